@@ -46,6 +46,7 @@ UNIT = (
     *("reader", "parts", "logs", "summary"),
 )
 CASES = {
+    "thread_cases": ("nccl/group", "nccl/birth", "nccl/registration_calls", "cuda/device_wait", "cuda/runtime"),
     "cases": ("nccl/group", "nccl/birth", "nccl/registration_calls", "cuda/device_wait", "cuda/runtime"),
     "window_cases": (
         *("process/symmetric_memory", "torch/pool", "torch/settling", "torch/hook_library"),

@@ -74,46 +74,6 @@ void a_group_holds_the_gate_of_a_live_sibling() {
     expect(live.registered == 1, "and registers afterwards what came meanwhile");
 }
 
-void a_failed_birth_is_forgotten() {
-    World world;
-    nccl::ThreadGroup& group = nccl::ThreadGroup::mine();
-    nccl::Comm slot = nullptr; // the caller's variable: it may be anything once the call has failed
-    nccl::Birth birth;
-    birth.out = &slot;
-    birth.device = 0;
-    birth.rank = 0;
-    birth.size = 1;
-    group.started();
-    group.expect(birth);
-    group.ended(world.registrar, [] { return static_cast<int>(nccl::kSystemError); });
-    slot = World::pointer_of(0xDEAD);
-    group.started();
-    group.ended(world.registrar, [] { return 0; });
-    expect(world.registrar.totals().communicators == 0,
-           "a communicator whose creation failed is not looked for when the next group ends");
-}
-
-void an_aborted_birth_is_forgotten() {
-    for (const bool is_parent : {false, true}) {
-        World world;
-        Library library;
-        const auto parent = world.create(1, library);
-        nccl::ThreadGroup& group = nccl::ThreadGroup::mine();
-        nccl::Comm slot = World::pointer_of(5);
-        nccl::Birth birth;
-        birth.out = &slot;
-        birth.device = 0;
-        birth.parent = parent;
-        group.expect(birth);
-        group.drop_expected_of(World::pointer_of(is_parent ? 1 : 5));
-        slot = World::pointer_of(0xDEAD); // the caller's variable is gone
-        group.deliver_all(world.registrar);
-        expect(world.registrar.totals().communicators == 1,
-               is_parent ? "a split in progress is not looked for after its parent's abort"
-                         : "a communicator that is aborted while it is made is not looked for");
-    }
-}
-
 void a_free_is_done_by_who_is_inside() {
     World world;
     Library library;
@@ -442,8 +402,6 @@ int main() {
     a_dying_sibling_hides_nobody();
     an_abort_does_not_wait_for_ever();
     a_group_holds_the_gate_of_a_live_sibling();
-    a_failed_birth_is_forgotten();
-    an_aborted_birth_is_forgotten();
     a_free_is_done_by_who_is_inside();
     a_free_buries_what_a_busy_communicator_holds();
     a_busy_library_keeps_its_memory_until_it_is_ready();

@@ -1,10 +1,9 @@
 """Forked and spawned children: no call into CUDA or NCCL by us, no hang, the parent's log untouched."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
+from audit.goldens import audit
 from support.processes import python
 from support.rehearsal import Rehearsal, rehearse
 
@@ -52,10 +51,7 @@ def test_parents_log_is_whole(forked: Rehearsal) -> None:
 
 @pytest.mark.parametrize("way", ["before", "enable"])
 def test_fork_before_cuda(tmp_path: Path, way: str) -> None:
-    """A child that was forked before CUDA came up is a process like any other, with a log of its own.
-
-    It may call `enable()` too.
-    """
+    """A child that was forked before CUDA came up is like any other, with a log of its own; it may call `enable()`."""
     run = rehearse("forks.py", way, log=tmp_path, timeout=40)
     assert run.facts()["statuses"] == [0], run.output
     run.assert_good()
@@ -69,6 +65,16 @@ def test_fork_before_cuda(tmp_path: Path, way: str) -> None:
         assert str(log.path) == facts["log"]
         assert log.ended
         assert [e["size"] >> 20 for e in log.events if e["event"] == "segment.alloc"] == [size]
+
+
+def test_ranks_that_were_forked_share_scopes(tmp_path: Path) -> None:
+    """A rank that was forked before CUDA came up agrees with the others on the windows of a scope."""
+    run = rehearse("forks.py", "ranks", str(tmp_path / "store"), log=tmp_path / "logs", devices=2)
+    run.assert_good()
+    assert run.facts()["statuses"] == [0], run.output
+    for facts in (run.facts(), run.facts(CHILD)):
+        assert (facts["sum"], facts["symmetric"]) == (2 * (1 << 18), True)
+    assert "Clean" in audit(tmp_path / "logs")[0]
 
 
 def test_spawn(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ class Service:
         begin = log_begin.begin_fields(torch, _core.nccl_version(), self.settings, named, rules)
         ring = ring_place.choose(path) if path else None
         bound = log_begin.bound(self.settings)
-        _core.make_process(str(ring or ""), bound.ring_events)
+        _core.make_process(os.fsencode(ring or ""), bound.ring_events)
         if path and ring and ring.parent != path.parent:
             begin["ring"] = encodable(str(ring))
         if _core.ring_error():
@@ -187,7 +187,7 @@ class Service:
             self._note("no_hook_library", f"torch {version}, installed hook libraries: {have}")
             return
         try:
-            reason = core.attach(str(path), version)
+            reason = core.attach(os.fsencode(path), version)
         except RuntimeError as problem:
             self._note("attach_failed", str(problem))
             return
@@ -346,7 +346,6 @@ class Service:
     def after_fork_in_child(self) -> None:
         """Let go of everything that belongs to the parent. The native side has done so already."""
         self._lock, self._enabling, self._switching = threading.RLock(), threading.RLock(), threading.RLock()
-        self.is_enabled = False
         program_end.forget()
         for extension in EXTENSIONS:
             extension.abandon()
@@ -355,6 +354,10 @@ class Service:
             self._parent_attached = bool(self._core.attached())
         if self._journal is not None:
             self._journal.abandon()
+        self.is_enabled = self.is_enabled and not self._parent_attached
+        if self.is_enabled:  # torch will call _attach() here, too, when CUDA comes up
+            for extension in EXTENSIONS:
+                extension.enabled(self)
 
 
 @Once

@@ -26,6 +26,6 @@ def begin(core: ModuleType, log: Path, silence: float = SILENCE) -> None:
         faulthandler.unregister(number)  # in a forked child the parent's is still there
         faulthandler.register(number, buffer, all_threads=True)
 
-    if not core.watch_stacks(str(stacks_of(log)), buffer, threading.main_thread().ident, silence, register):
+    if not core.watch_stacks(os.fsencode(stacks_of(log)), buffer, threading.main_thread().ident, silence, register):
         os.close(buffer)
         warn("this process can write no stacks: faulthandler gave no handler, or no thread could begin")

@@ -71,6 +71,20 @@ def enable_and_use_cuda() -> None:
     use_cuda()
 
 
+def share_a_scope(rank: int) -> None:
+    """Meet the other process in a scope, as a rank of two."""
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    store = dist.FileStore(sys.argv[2], 2)
+    dist.init_process_group("nccl", store=store, rank=rank, world_size=2, device_id=device)
+    with tracehook.symmetric():
+        tensor = torch.ones(1 << 18, device=device)
+    dist.all_reduce(tensor)
+    (child_says if rank else tell)(sum=tensor.sum().item(), symmetric=tracehook.is_symmetric(tensor))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def spawned() -> None:
     use_cuda(72)
 
@@ -86,6 +100,11 @@ if __name__ == "__main__":
         dist.all_reduce(kept)
         tell(held=[row["held"] for row in tracehook.status()["communicators"]])
         dist.destroy_process_group()
+    elif way == "ranks":
+        child = os.fork()
+        share_a_scope(1 if child == 0 else 0)
+        if child:
+            tell(statuses=[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])])
     elif way == "spawn":
         start()
         process = multiprocessing.get_context("spawn").Process(target=spawned)

@@ -122,7 +122,11 @@ void bind_process(py::module_& module) {
             process::Process::make(ring_path, capacity);
         },
         py::arg("ring_path"), py::arg("ring_capacity"));
-    module.def("ring_error", [] { return process().ring().error(); });
+    module.def("ring_error", [] { // may hold a path
+        const std::string& error = process().ring().error();
+        return py::reinterpret_steal<py::str>(
+            PyUnicode_DecodeFSDefaultAndSize(error.data(), static_cast<Py_ssize_t>(error.size())));
+    });
     module.def("interpose", [] { return process().interpose(); }, NoGil());
     module.def(
         "attach",

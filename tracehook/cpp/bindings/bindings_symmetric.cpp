@@ -102,6 +102,21 @@ bool agree_on_calls(const registrar::CommunicatorPtr& communicator) {
     }
 }
 
+// A call of NCCL that is made with the GIL (ctypes.PyDLL, a binding that keeps it) may wait for a
+// thread that needs it.
+constexpr windows::LongWait kWithoutGil{
+    []() noexcept -> void* {
+        const bool has_gil = Py_IsInitialized() != 0 && !is_finalizing() &&
+                             PyGILState_GetThisThreadState() != nullptr && PyGILState_Check() == 1;
+        return has_gil ? PyEval_SaveThread() : nullptr;
+    },
+    [](void* state) noexcept {
+        while (is_finalizing()) {
+            pause(); // to take the GIL would end this thread in the midst of the call
+        }
+        PyEval_RestoreThread(static_cast<PyThreadState*>(state));
+    }};
+
 py::object find_member(std::uintptr_t pointer) {
     const registrar::CommunicatorPtr found =
         process().registrar().find(reinterpret_cast<const void*>(pointer));
@@ -415,6 +430,7 @@ void bind_symmetric(py::module_& module) {
     module.def("can_suspend", &nccl::can_suspend);
     module.def("last_refusal", [] { return process().bank().last_refusal(); });
     nccl::set_introduction(&introduce);
+    windows::set_long_wait(&kWithoutGil);
     nccl::set_call_agreement(&agree_on_calls);
     module.def("set_verification", [](bool is_on, const py::function& compare) {
         nccl::set_verification(is_on ? comparison(compare) : nccl::Comparison());

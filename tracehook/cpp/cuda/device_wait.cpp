@@ -5,42 +5,49 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <sys/mman.h>
+#include <unistd.h>
 
 namespace tracehook::cuda {
 
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
-
-struct alignas(kPageBytes) Page {
-    std::array<std::byte, kPageBytes> bytes;
-};
-
-// A page for each thread that waits at this moment: two may not register the same one, and one must
-// not wait for the other, whose device may not finish before this thread goes on.
+// A page of the system for each thread that waits at this moment: two may not register the same
+// one, and one must not wait for the other, whose device may not finish before this thread goes on.
 class Pages {
   public:
     static constexpr std::size_t kCount = 64;
 
-    // Null if all are in use.
-    Page* take() noexcept {
-        for (std::size_t i = 0; i < kCount; ++i) {
+    // Null if all are in use, or the system has no room for them.
+    std::byte* take() noexcept {
+        for (std::size_t i = 0; begin_ != nullptr && i < kCount; ++i) {
             if (!taken_[i].test_and_set(std::memory_order_acquire)) {
-                return &pages_[i];
+                return begin_ + i * bytes();
             }
         }
         return nullptr;
     }
-    void give_back(const Page* page) noexcept {
-        taken_[static_cast<std::size_t>(page - pages_.data())].clear(std::memory_order_release);
+    void give_back(const std::byte* page) noexcept {
+        taken_[static_cast<std::size_t>(page - begin_) / bytes()].clear(std::memory_order_release);
     }
+    std::size_t bytes() const noexcept { return bytes_; }
 
   private:
-    std::array<Page, kCount> pages_{}; // never touched, so they take no memory
+    static std::byte* reserved(std::size_t bytes) noexcept { // never touched: they take no memory
+        void* const found =
+            mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        return found != MAP_FAILED ? static_cast<std::byte*>(found) : nullptr;
+    }
+
+    const std::size_t bytes_ = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    std::byte* const begin_ = reserved(kCount * bytes_);
     std::array<std::atomic_flag, kCount> taken_{};
 };
 
-Pages pages;
+Pages& pages() noexcept {
+    static auto* const all = new Pages;
+    return *all;
+}
 
 // cudaDeviceSynchronize ends every capture on the device, whatever the thread and the mode: error
 // 900, and the graph is lost. What gives memory back waits for the device as well, and in relaxed
@@ -53,14 +60,14 @@ bool wait_by_unregistering() noexcept {
         cuda.cudaHostUnregister == nullptr) {
         return false;
     }
-    Page* const page = pages.take();
+    std::byte* const page = pages().take();
     if (page == nullptr) {
         return false;
     }
     const BesideCaptures relaxed;
-    const bool waited = absorbed(cuda.cudaHostRegister(page, kPageBytes, 0)) == 0 &&
+    const bool waited = absorbed(cuda.cudaHostRegister(page, pages().bytes(), 0)) == 0 &&
                         absorbed(cuda.cudaHostUnregister(page)) == 0;
-    pages.give_back(page);
+    pages().give_back(page);
     return waited;
 }
 

@@ -77,7 +77,12 @@ std::shared_ptr<CallSlot> Ring::take_calls(const CallSlot::Owner& owner) {
     if (slot == nullptr) {
         return nullptr;
     }
-    return {slot, [mapping = mapping_](CallSlot* gone) { gone->let_go(); }};
+    return {slot, [mapping = mapping_, owner = getpid()](CallSlot* gone) {
+                if (getpid() ==
+                    owner) { // a child has the same mapping, and the slot is not its own
+                    gone->let_go();
+                }
+            }};
 }
 
 std::shared_ptr<CallSlot> Ring::announce(const CallSlot::Birth& birth) {
@@ -85,7 +90,11 @@ std::shared_ptr<CallSlot> Ring::announce(const CallSlot::Birth& birth) {
     if (slot == nullptr) {
         return nullptr;
     }
-    return {slot, [mapping = mapping_](CallSlot* made) { made->born(); }};
+    return {slot, [mapping = mapping_, owner = getpid()](CallSlot* made) {
+                if (getpid() == owner) {
+                    made->born();
+                }
+            }};
 }
 
 bool Ring::map_file(std::size_t bytes) {

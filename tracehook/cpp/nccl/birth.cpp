@@ -74,12 +74,9 @@ void set_host(int most_ranks, bool every_segment) noexcept {
     registers_all.store(every_segment, std::memory_order_relaxed);
 }
 
-bool deliver(registrar::Registrar& registrar, const Birth& birth) {
-    if (birth.out == nullptr || *birth.out == nullptr) {
-        return false;
-    }
+void deliver(registrar::Registrar& registrar, const Birth& birth) {
     registrar::Identity identity;
-    identity.pointer = *birth.out;
+    identity.pointer = birth.handle;
     identity.key = birth.key;
     identity.device = birth.device;
     identity.rank = birth.rank;
@@ -105,7 +102,47 @@ bool deliver(registrar::Registrar& registrar, const Birth& birth) {
     if (observer()) {
         observer()();
     }
-    return true;
+}
+
+BirthsInProgress& BirthsInProgress::instance() noexcept {
+    static auto* const all = new BirthsInProgress; // as above
+    return *all;
+}
+
+void BirthsInProgress::expect(Birth birth) {
+    const std::lock_guard guard(mutex_);
+    births_.push_back(std::move(birth));
+    count_.store(births_.size(), std::memory_order_release);
+}
+
+void BirthsInProgress::deliver_all(registrar::Registrar& registrar) {
+    if (count_.load(std::memory_order_acquire) == 0) {
+        return;
+    }
+    std::vector<Birth> made;
+    {
+        const std::lock_guard guard(mutex_);
+        std::erase_if(births_, [&](Birth& birth) {
+            if (!birth.has_handle()) {
+                return false;
+            }
+            made.push_back(birth);
+            return true;
+        });
+        count_.store(births_.size(), std::memory_order_release);
+    }
+    for (const Birth& birth : made) {
+        deliver(registrar, birth);
+    }
+}
+
+void BirthsInProgress::drop(Comm communicator) noexcept {
+    if (count_.load(std::memory_order_acquire) == 0) {
+        return;
+    }
+    const std::lock_guard guard(mutex_);
+    std::erase_if(births_, [&](Birth& birth) { return birth.is_of(communicator); });
+    count_.store(births_.size(), std::memory_order_release);
 }
 
 } // namespace tracehook::nccl

@@ -4,12 +4,18 @@
 #include "nccl/abi.h"
 #include "registrar/registrar.h"
 
+#include <atomic>
 #include <functional>
+#include <mutex>
+#include <vector>
 
 namespace tracehook::nccl {
 
 struct Birth {
-    Comm* out = nullptr; // where NCCL writes the handle; the caller keeps it valid until NCCL has
+    // Where NCCL writes the handle, until has_handle() takes it from there. For a child of another
+    // communicator that is when it is made, and the caller keeps it valid until then; for any other
+    // it is before the call returns, also in a group, and then the caller's variable may go.
+    Comm* out = nullptr;
     std::uint64_t key = 0;
     int device = -1;
     int rank = -1;
@@ -22,6 +28,22 @@ struct Birth {
     registrar::Sharing shares{}; // with its own children
     // The ring says that it is being made, as long as this lives.
     std::shared_ptr<events::CallSlot> announced{};
+    Comm handle = nullptr;
+
+    // False if NCCL has not written it yet (a non-blocking call in progress). A handle that stays
+    // null on success (NCCL_SPLIT_NOCOLOR) is no birth.
+    bool has_handle() noexcept {
+        if (handle == nullptr && out != nullptr) {
+            handle = *out;
+        }
+        return handle != nullptr;
+    }
+    // `communicator` is this one, or the one that it is made from. The latter first: if it is that,
+    // nobody may have kept `out`.
+    bool is_of(Comm communicator) noexcept {
+        return (parent && parent->identity().pointer == communicator) ||
+               (has_handle() && handle == communicator);
+    }
 };
 
 // The fields of a caller's configuration that matter here; defaults where it is null, older, or
@@ -31,10 +53,28 @@ bool config_blocking(const Config* config) noexcept;
 registrar::Sharing config_sharing(const Config* config,
                                   const registrar::CommunicatorPtr& parent = nullptr) noexcept;
 
-// Hands the new communicator to the registrar, which registers every live segment. False if NCCL
-// has not written the handle yet (a non-blocking call in progress). A handle that stays null on
-// success (NCCL_SPLIT_NOCOLOR) is no birth.
-bool deliver(registrar::Registrar& registrar, const Birth& birth);
+// Hands the new communicator, which has its handle, to the registrar, which registers every live
+// segment.
+void deliver(registrar::Registrar& registrar, const Birth& birth);
+
+// Births that are in progress outside of any group. The thread that began one need not be the one
+// that hears of its success or that ends it. Any thread; the lock is not held while one is
+// delivered.
+class BirthsInProgress {
+  public:
+    static BirthsInProgress& instance() noexcept;
+    void expect(Birth birth);
+    // NCCL said that something succeeded: those that have their handles are communicators now.
+    void deliver_all(registrar::Registrar& registrar);
+    // `communicator` is ending or failed, or what was to be made from it: the caller keeps `out` no
+    // longer.
+    void drop(Comm communicator) noexcept;
+
+  private:
+    std::mutex mutex_;
+    std::vector<Birth> births_;
+    std::atomic<std::size_t> count_{0}; // nearly always 0: then nobody takes the lock
+};
 
 // What is known of the host, for communicators that are made from now on: up to how many ranks one
 // may have whose ranks share a host (0: the job has several hosts), and whether every segment is

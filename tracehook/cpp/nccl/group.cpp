@@ -93,36 +93,30 @@ void ThreadGroup::look_at_new_aliases(
     }
 }
 
-void ThreadGroup::completed(int result) noexcept {
-    const auto first = expected_.begin() + static_cast<std::ptrdiff_t>(expected_before_);
-    if (result == kInProgress) {
-        for (auto birth = first; birth != expected_.end(); ++birth) {
-            birth->blocking =
+void ThreadGroup::completed(int result, registrar::Registrar& registrar) {
+    endings_.clear();
+    BirthsInProgress& in_progress = BirthsInProgress::instance();
+    for (Birth& birth : std::exchange(births_, {})) {
+        if (result == kInProgress) {
+            birth.blocking =
                 false; // whatever its configuration said: NCCL_COMM_BLOCKING overrides it
+        } else if (result != kSuccess) {
+            continue; // NCCL made nothing, and may not have written the handle
         }
-    } else if (result != kSuccess) {
-        drop_births_of_group(); // NCCL made nothing, and may not have written the handles
+        if (birth.has_handle()) {
+            deliver(registrar, birth);
+        } else if (result == kInProgress) {
+            in_progress.expect(std::move(birth));
+        }
+    }
+    if (result == kSuccess || result == kInProgress) {
+        in_progress.deliver_all(registrar);
     }
 }
 
-void ThreadGroup::drop_births_of_group() noexcept {
-    expected_.erase(expected_.begin() + static_cast<std::ptrdiff_t>(expected_before_),
-                    expected_.end());
-}
-
-void ThreadGroup::drop_expected_of(const Comm communicator) noexcept {
-    std::erase_if(expected_, [&](const Birth& birth) {
-        // The parent first: then nobody may have kept `out`.
-        return (birth.parent && birth.parent->identity().pointer == communicator) ||
-               (birth.out != nullptr && *birth.out == communicator);
-    });
-}
-
-void ThreadGroup::deliver_all(registrar::Registrar& registrar) {
-    if (expected_.empty()) {
-        return;
-    }
-    std::erase_if(expected_, [&](const Birth& birth) { return deliver(registrar, birth); });
+void ThreadGroup::drop_births_of(Comm communicator) noexcept {
+    std::erase_if(births_, [&](Birth& birth) { return birth.is_of(communicator); });
+    BirthsInProgress::instance().drop(communicator);
 }
 
 } // namespace tracehook::nccl

@@ -5,29 +5,50 @@
 // NCCL's own groups: no lock.
 #pragma once
 
+#include "events/of_thread.h"
 #include "nccl/birth.h"
 #include "registrar/registrar.h"
 #include "windows/communicator_windows.h"
 
 #include <atomic>
+#include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 namespace tracehook::nccl {
 
+// The call that ends a communicator: what NCCL has of it is gone when this is.
+class Ending {
+  public:
+    enum class How : std::uint8_t { kDestroy, kAbort };
+    Ending(registrar::Registrar& registrar, Comm communicator, How how) noexcept
+        : registrar_(registrar), communicator_(communicator) {
+        if (how == How::kAbort) {
+            abort_.reset(new registrar::Registrar::Ending(registrar.kill(communicator)));
+        } else {
+            registrar.retire(communicator);
+        }
+    }
+    ~Ending() { registrar_.ended(communicator_); }
+    Ending(const Ending&) = delete;
+    Ending& operator=(const Ending&) = delete;
+
+  private:
+    registrar::Registrar& registrar_;
+    const Comm communicator_;
+    std::unique_ptr<registrar::Registrar::Ending> abort_; // goes after ended()
+};
+
 class ThreadGroup {
   public:
-    static ThreadGroup& mine() noexcept {
-        static thread_local ThreadGroup group;
-        return group;
-    }
+    static ThreadGroup& mine() noexcept { return events::OfThread<ThreadGroup>::mine(); }
 
     bool open() const noexcept { return depth_ > 0; }
     // Of the open group, in this process; 0: none is open.
     std::uint32_t number() const noexcept { return open() ? number_ : 0; }
     void started() noexcept {
         if (depth_++ == 0) {
-            expected_before_ = expected_.size();
             number_ = next_number();
         }
     }
@@ -63,8 +84,7 @@ class ThreadGroup {
         const bool outermost = depth_ == 1;
         const int result = closed(end, true);
         if (outermost) {
-            completed(result);
-            deliver_all(registrar);
+            completed(result, registrar);
         }
         return told(result);
     }
@@ -75,22 +95,19 @@ class ThreadGroup {
         const bool outermost = depth_ == 1;
         const int result = closed(end, false);
         if (outermost) {
-            drop_births_of_group();
+            births_.clear();
+            endings_.clear();
         }
         return told(result);
     }
 
-    // A birth that NCCL has not completed. Those of an open group are delivered at its end; those
-    // of a non-blocking call in progress when this thread next hears from NCCL that it succeeded
-    // (until then the caller keeps `out` valid).
-    void expect(Birth birth) { expected_.push_back(std::move(birth)); }
-    void deliver_all(registrar::Registrar& registrar);
+    // Of the open group: NCCL makes the communicator at its end.
+    void expect(Birth birth) { births_.push_back(std::move(birth)); }
+    // `communicator` is ending, or what is to be made from it, in a group or in progress.
+    void drop_births_of(Comm communicator) noexcept;
 
-    // `communicator` is ending, or what was to be split from it: its caller keeps `out` no longer.
-    void drop_expected_of(const Comm communicator) noexcept;
-
-    // NCCL said that what was in progress failed: nobody keeps `out` valid any longer.
-    void drop_expected() noexcept { expected_.clear(); }
+    // Of the open group: NCCL ends the communicator, for which `ending` waits, at the group's end.
+    void expect(std::unique_ptr<Ending> ending) { endings_.push_back(std::move(ending)); }
 
   private:
     template <typename End> int closed(End&& end, bool carries_out) {
@@ -119,8 +136,7 @@ class ThreadGroup {
     void tally(const std::vector<registrar::CommunicatorPtr>& inside) noexcept; // sorts made_
     static void look_at_new_aliases(const std::vector<registrar::CommunicatorPtr>& touched,
                                     const std::vector<registrar::CommunicatorPtr>& inside) noexcept;
-    void completed(int result) noexcept;
-    void drop_births_of_group() noexcept;
+    void completed(int result, registrar::Registrar& registrar);
     static void leave_all(const std::vector<registrar::CommunicatorPtr>& inside) noexcept;
 
     struct Made {
@@ -146,8 +162,8 @@ class ThreadGroup {
     std::uint32_t number_ = 0;
     std::vector<Made> made_;
     std::vector<registrar::CommunicatorPtr> touched_; // each with a begin_group()
-    std::vector<Birth> expected_;
-    std::size_t expected_before_ = 0; // those of calls before the open group
+    std::vector<Birth> births_;
+    std::vector<std::unique_ptr<Ending>> endings_;
 };
 
 } // namespace tracehook::nccl

@@ -3,6 +3,8 @@
 #include "nccl/api.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <dlfcn.h>
 #include <link.h>
@@ -31,8 +33,9 @@ constexpr const char* kTorch = "libtorch_cuda";
 
 // Never destroyed: threads may still load something at exit.
 struct Importers {
-    std::mutex mutex;
-    bool is_lost = false; // set by a child before it has other threads
+    std::timed_mutex mutex;
+    bool is_lost = false;                // set by a child before it has other threads
+    std::atomic<bool> wants_look{false}; // somebody came who did not get the lock
     std::vector<Replacement> calls;
     std::vector<Beside> beside;
     std::vector<Replacement> all; // the calls, those beside, and after them dlsym and dlopen
@@ -47,34 +50,53 @@ struct Importers {
     }
 };
 
-// The lock. False in a child that was forked while another thread held it: nobody will release it.
+// Whoever has the lock may wait for the dynamic linker's, and a thread that has that one (it is
+// loading an object, whose code runs already) may come here. So nobody waits for ever.
+constexpr std::chrono::seconds kPatience{1};
+
+// A child that is forked while another thread looks at the loaded objects could load nothing any
+// more: glibc leaves it that lock of the dynamic linker. So a fork waits for the end of the look.
+void make_forks_wait() {
+    static thread_local bool has_lock = false;
+    static const int registered = pthread_atfork(
+        [] {
+            Importers& all = Importers::instance();
+            has_lock = !all.is_lost && all.mutex.try_lock_for(kPatience);
+        },
+        [] {
+            if (std::exchange(has_lock, false)) {
+                Importers::instance().mutex.unlock();
+            }
+        },
+        [] {
+            Importers& all = Importers::instance();
+            all.is_lost = !std::exchange(has_lock, false);
+            if (!all.is_lost) {
+                all.mutex.unlock();
+            }
+        });
+    static_cast<void>(registered);
+}
+
+// The lock. False if it did not come in time, or never will: in a child that was forked meanwhile.
 class Guard {
   public:
     explicit Guard(Importers& importers) : importers_(importers) {
-        static const int registered = pthread_atfork(nullptr, nullptr, [] {
-            Importers& all = Importers::instance();
-            if (all.mutex.try_lock()) {
-                all.mutex.unlock();
-            } else {
-                all.is_lost = true;
-            }
-        });
-        static_cast<void>(registered);
-        if (!importers_.is_lost) {
-            importers_.mutex.lock();
-        }
+        make_forks_wait();
+        has_ = !importers_.is_lost && importers_.mutex.try_lock_for(kPatience);
     }
     ~Guard() {
-        if (!importers_.is_lost) {
+        if (has_) {
             importers_.mutex.unlock();
         }
     }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
-    explicit operator bool() const noexcept { return !importers_.is_lost; }
+    explicit operator bool() const noexcept { return has_; }
 
   private:
     Importers& importers_;
+    bool has_ = false;
 };
 
 // Held, so that nobody unloads it: null if it has gone, or another one lies there now.
@@ -234,20 +256,27 @@ std::vector<std::string> intercept(const std::vector<Replacement>& calls,
 
 void look_for_importers() noexcept {
     Importers& importers = Importers::instance();
-    RefusedObserver refused;
-    try {
-        const Guard guard(importers);
-        if (!guard || importers.calls.empty() || load_count() == importers.count) {
-            return;
+    importers.wants_look.store(true);
+    while (importers.wants_look.load()) {
+        RefusedObserver refused;
+        try {
+            const Guard guard(importers);
+            if (!guard) {
+                return; // who has the lock looks once more
+            }
+            importers.wants_look.store(false);
+            if (importers.calls.empty() || load_count() == importers.count) {
+                continue;
+            }
+            refused = importers.refused;
+            rewrite_new(importers);
+            continue;
+        } catch (const std::exception&) {
+            // Said below, without the lock.
         }
-        refused = importers.refused;
-        rewrite_new(importers);
-        return;
-    } catch (const std::exception&) {
-        // Said below, without the lock.
-    }
-    if (refused) {
-        refused();
+        if (refused) {
+            refused();
+        }
     }
 }
 

@@ -56,13 +56,23 @@ int after_birth(int result, Birth birth) {
     if (result == kInProgress) {
         birth.blocking = false; // whatever its configuration said: NCCL_COMM_BLOCKING overrides it
     }
-    ThreadGroup& group = ThreadGroup::mine();
-    if (group.open()) {
+    if (ThreadGroup& group = ThreadGroup::mine(); group.open()) {
         group.expect(std::move(birth));
-    } else if (!deliver(registrar(), birth) && result == kInProgress) {
-        group.expect(std::move(birth));
+    } else if (birth.has_handle()) {
+        deliver(registrar(), birth);
+    } else if (result == kInProgress) {
+        BirthsInProgress::instance().expect(std::move(birth));
     }
     return result;
+}
+
+// The same of one that is no child: NCCL has written its handle by now, also in a group, and the
+// caller need not keep the variable (seen with NCCL 2.28.9 on H200s; nccl4py returns from it).
+int after_init(int result, Birth birth) {
+    if (result == kSuccess || result == kInProgress) {
+        birth.has_handle();
+    }
+    return after_birth(result, std::move(birth));
 }
 
 // Makes a child by `call`, inside the gate of the parent.
@@ -88,7 +98,7 @@ int on_ncclCommInitRank(Comm* out, int size, UniqueId id, int rank) {
                 false};
     birth.shares = config_sharing(nullptr);
     announce(birth);
-    return after_birth(api().ncclCommInitRank(out, size, id, rank), std::move(birth));
+    return after_init(api().ncclCommInitRank(out, size, id, rank), std::move(birth));
 }
 
 int on_ncclCommInitRankConfig(Comm* out, int size, UniqueId id, int rank, Config* config) {
@@ -96,7 +106,7 @@ int on_ncclCommInitRankConfig(Comm* out, int size, UniqueId id, int rank, Config
                 size, config_blocking(config),     nullptr,          false};
     birth.shares = config_sharing(config);
     announce(birth);
-    return after_birth(api().ncclCommInitRankConfig(out, size, id, rank, config), std::move(birth));
+    return after_init(api().ncclCommInitRankConfig(out, size, id, rank, config), std::move(birth));
 }
 
 int on_ncclCommInitRankScalable(Comm* out, int size, int rank, int id_count, UniqueId* ids,
@@ -106,8 +116,8 @@ int on_ncclCommInitRankScalable(Comm* out, int size, int rank, int id_count, Uni
                 size, config_blocking(config), nullptr,          false};
     birth.shares = config_sharing(config);
     announce(birth);
-    return after_birth(api().ncclCommInitRankScalable(out, size, rank, id_count, ids, config),
-                       std::move(birth));
+    return after_init(api().ncclCommInitRankScalable(out, size, rank, id_count, ids, config),
+                      std::move(birth));
 }
 
 int on_ncclCommInitAll(Comm* out, int count, const int* devices) {
@@ -118,7 +128,7 @@ int on_ncclCommInitAll(Comm* out, int count, const int* devices) {
         Birth birth{out + rank, key,  devices != nullptr ? devices[rank] : rank, rank, count, true,
                     nullptr,    false};
         birth.shares = config_sharing(nullptr);
-        after_birth(result, std::move(birth));
+        after_init(result, std::move(birth));
         if (result == 0) {
             // NCCL uses no registration between devices of one process.
             if (const registrar::CommunicatorPtr made = registrar().find(out[rank])) {
@@ -205,15 +215,13 @@ int on_ncclCommGetAsyncError(Comm comm, int* state) {
     if (result != kSuccess || *state == kInProgress) {
         return result;
     }
-    ThreadGroup& group = ThreadGroup::mine();
+    BirthsInProgress& births = BirthsInProgress::instance();
     if (*state != kSuccess) {
-        if (!group.open()) {
-            group.drop_expected();
-        }
+        births.drop(comm);
         return result;
     }
-    if (!group.open()) {
-        group.deliver_all(registrar());
+    if (!ThreadGroup::mine().open()) {
+        births.deliver_all(registrar());
     }
     // It may just have become ready: what waited for that is registered now.
     if (const registrar::CommunicatorPtr communicator = registrar().find(comm)) {
@@ -229,20 +237,28 @@ int on_ncclCommFinalize(Comm comm) {
     return api().ncclCommFinalize(comm);
 }
 
-int on_ncclCommDestroy(Comm comm) {
-    ThreadGroup::mine().drop_expected_of(comm);
-    registrar().retire(comm);
-    const int result = api().ncclCommDestroy(comm);
-    registrar().ended(comm);
+namespace {
+
+// In a group NCCL ends the communicator with it.
+template <typename Call> int end(Comm comm, Ending::How how, const Call& call) {
+    ThreadGroup& group = ThreadGroup::mine();
+    group.drop_births_of(comm);
+    auto ending = std::make_unique<Ending>(registrar(), comm, how);
+    const int result = call(comm);
+    if (group.open()) {
+        group.expect(std::move(ending));
+    }
     return result;
 }
 
+} // namespace
+
+int on_ncclCommDestroy(Comm comm) {
+    return end(comm, Ending::How::kDestroy, api().ncclCommDestroy);
+}
+
 int on_ncclCommAbort(Comm comm) {
-    ThreadGroup::mine().drop_expected_of(comm);
-    const registrar::Registrar::Ending ending = registrar().kill(comm);
-    const int result = api().ncclCommAbort(comm);
-    registrar().ended(comm);
-    return result;
+    return end(comm, Ending::How::kAbort, api().ncclCommAbort);
 }
 
 int on_ncclCommRevoke(Comm comm, int flags) {

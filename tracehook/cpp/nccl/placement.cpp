@@ -1,5 +1,6 @@
 #include "nccl/placement.h"
 
+#include "events/of_thread.h"
 #include "nccl/api.h"
 #include "nccl/graphs.h"
 
@@ -20,7 +21,14 @@ std::atomic<const Comparison*> verification{nullptr};
 
 std::atomic<const Introduction*> introduction{nullptr};
 
-thread_local std::string refused_for;
+struct Refusal {
+    std::string why;
+    std::string given; // to who asked last
+};
+
+Refusal& refusal() {
+    return events::OfThread<Refusal>::mine();
+}
 
 constexpr const char* kSuspendedText =
     "tracehook: this communicator is suspended (ncclCommSuspend), and NCCL has given its memory "
@@ -61,7 +69,7 @@ int compare_with_others(const registrar::CommunicatorPtr& communicator,
 } // namespace
 
 int refuse(std::string why) noexcept {
-    refused_for = std::move(why);
+    refusal().why = std::move(why);
     return kInvalidUsage;
 }
 
@@ -143,8 +151,8 @@ int check_placement(const registrar::CommunicatorPtr& found, const Call& call,
 }
 
 const char* take_refusal() noexcept {
-    thread_local std::string given;
-    given = std::exchange(refused_for, {});
+    std::string& given = refusal().given;
+    given = std::exchange(refusal().why, {});
     return given.empty() ? nullptr : given.c_str();
 }
 

@@ -308,13 +308,14 @@ bool Process::adopt_communicator(void* pointer, int device, const std::string& n
         return false;
     }
     nccl::Birth birth;
-    birth.out = &pointer;
+    birth.handle = pointer;
     birth.key = nccl::key_of_name(name);
     birth.device = device;
     birth.local = nccl::local_of(registers_itself);
     birth.adopted = true;
     birth.shares = nccl::config_sharing(nullptr);
-    return nccl::deliver(registrar_, birth);
+    nccl::deliver(registrar_, birth);
+    return true;
 }
 
 } // namespace tracehook::process

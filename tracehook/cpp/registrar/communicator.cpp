@@ -226,7 +226,7 @@ bool Communicator::register_alias(const Segment& segment, std::uintptr_t alias, 
             return false;
         }
     }
-    if (shows && handles(what).first_look(segment)) {
+    if (shows && handles(what).first_look(segment)) { // an abort leaves the table as it is
         unlooked_.emplace_back(segment, what);
     }
     return true;
@@ -243,6 +243,10 @@ bool Communicator::register_new_alias(const Segment& segment, std::uintptr_t ali
 }
 
 void Communicator::look_at_aliases() noexcept {
+    if (!gate_->begin_calls(*this)) { // aborted: the library may have let go of the handles
+        unlooked_.clear();
+        return;
+    }
     for (const auto& [segment, what] : unlooked_) {
         if (!handles(what).contains(segment)) {
             continue;
@@ -265,6 +269,7 @@ void Communicator::look_at_aliases() noexcept {
         }
     }
     unlooked_.clear();
+    gate_->end_calls();
 }
 
 void Communicator::fail(const Segment& segment, int result) noexcept {
@@ -381,10 +386,9 @@ std::optional<Segment> Communicator::unobserve(const Observation& seen) noexcept
     return segment;
 }
 
-std::size_t Communicator::drop_records() noexcept {
+std::size_t Communicator::give_up_records() noexcept {
     const std::size_t forgotten = handles_[0].size() + handles_[1].size() + observations_.size();
     observations_.clear();
-    handles_ = {};
     held_.store(0, std::memory_order_relaxed);
     return forgotten;
 }

@@ -142,9 +142,9 @@ class Communicator {
     // capture.
     void wait_for_device() noexcept;
 
-    // After death: the library frees its side itself, so the records are dropped without a call.
-    // Returns how many.
-    std::size_t drop_records() noexcept;
+    // After death: the library frees its side itself, so nothing counts as held any more. Returns
+    // how much was. The handles stay here, because a thread inside the gate may be looking at them.
+    std::size_t give_up_records() noexcept;
     // After death, when the call that ends the communicator has returned: only then the library has
     // nothing of it any more. Any thread.
     void library_is_gone() noexcept {

@@ -265,6 +265,11 @@ void Gate::end_calls() noexcept {
     done_working();
 }
 
+bool Gate::may_hold(const Communicator& communicator, const Segment& segment) noexcept {
+    const Lock lock(*this);
+    return !communicator.dead() && (working_ == &communicator || communicator.holds(segment));
+}
+
 bool Gate::forget(Communicator& communicator, const Segment& segment) noexcept {
     const Lock lock(*this);
     if (communicator.dead()) {
@@ -411,7 +416,7 @@ Gate::End Gate::kill(Communicator& communicator) noexcept {
     const bool quiet = changed_.wait_for(lock, patience_.abort_for_call,
                                          [&] { return working_ != &communicator; });
     unlink(communicator);
-    return {first, first && quiet ? communicator.drop_records() : 0};
+    return {first, first && quiet ? communicator.give_up_records() : 0};
 }
 
 } // namespace tracehook::registrar

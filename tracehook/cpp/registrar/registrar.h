@@ -12,6 +12,7 @@
 // call into a communicator.
 #pragma once
 
+#include "events/of_thread.h"
 #include "registrar/aliases.h"
 #include "registrar/communicator.h"
 #include "registrar/feed.h"
@@ -118,7 +119,7 @@ class Registrar {
                         const CommunicatorPtr& parent = nullptr);
     // Null if unknown. The reference is the calling thread's own and lasts until its next find().
     const CommunicatorPtr& find(const void* pointer) noexcept {
-        Found& last = last_found();
+        Found& last = events::OfThread<Found>::mine();
         if (last.owner == this && last.pointer == pointer &&
             last.epoch == epoch_.load(std::memory_order_acquire) && !abandoned()) {
             return last.communicator;
@@ -235,10 +236,6 @@ class Registrar {
         const void* pointer = nullptr;
         CommunicatorPtr communicator;
     };
-    static Found& last_found() noexcept {
-        static thread_local Found last;
-        return last;
-    }
     const CommunicatorPtr& find_anew(Found& last, const void* pointer) noexcept;
     // Without `when`: all.
     std::vector<CommunicatorPtr> communicators_on(int device, std::optional<When> when = {}) const;

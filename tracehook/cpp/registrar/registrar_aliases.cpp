@@ -62,8 +62,8 @@ std::uintptr_t Registrar::unregistered(const Communicator& communicator, std::ui
         const std::lock_guard guard(mutex_);
         segment = ledger_.at(address);
     }
-    const bool is_registered_itself =
-        communicator.identity().when != When::kAtCalls && segment && communicator.holds(*segment);
+    const bool is_registered_itself = communicator.identity().when != When::kAtCalls && segment &&
+                                      communicator.gate().may_hold(communicator, *segment);
     if (!segment || segment->memory != MemoryKind::kShareable || size > segment->end() - address ||
         is_registered_itself) {
         return address;

@@ -1,6 +1,7 @@
 #include "windows/windows.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <utility>
 
@@ -11,6 +12,8 @@ namespace {
 // How many uses pass between two records of the digest: a comparison of the logs finds a swap
 // within that many.
 constexpr std::uint64_t kMilestone = 4096;
+
+std::atomic<const LongWait*> long_wait{nullptr};
 
 // What is left of a place when only `compare` of it matters.
 Place reduced(const Place& place, Compare compare) noexcept {
@@ -28,6 +31,10 @@ Place reduced(const Place& place, Compare compare) noexcept {
 }
 
 } // namespace
+
+void set_long_wait(const LongWait* wait) noexcept {
+    long_wait.store(wait, std::memory_order_release);
+}
 
 std::uint64_t Windows::raise_fence(Fence fence, Clock::duration most) noexcept {
     const Clock::time_point now = Clock::now();
@@ -74,12 +81,26 @@ void Windows::wait_at_fence(std::unique_lock<std::mutex>& lock, bool in_group,
             std::ranges::find_if(fences_, [&](const Barrier& each) { return each.at <= next; });
         return in_group || fences_ended_ || found == fences_.end() ? nullptr : &*found;
     };
-    while (Barrier* const fence = holding()) {
-        if (fence->until == Clock::time_point::max()) {
-            moved_.wait(lock); // whoever raised it lowers it
-        } else if (moved_.wait_until(lock, fence->until) == std::cv_status::timeout &&
-                   Clock::now() >= fence->until) {
-            fence->at = kDown;
+    while (holding() != nullptr) {
+        const LongWait* const around = long_wait.load(std::memory_order_acquire);
+        void* held = nullptr;
+        if (around != nullptr) {
+            lock.unlock();
+            held = around->let_go();
+            lock.lock();
+        }
+        while (Barrier* const fence = holding()) {
+            if (fence->until == Clock::time_point::max()) {
+                moved_.wait(lock); // whoever raised it lowers it
+            } else if (moved_.wait_until(lock, fence->until) == std::cv_status::timeout &&
+                       Clock::now() >= fence->until) {
+                fence->at = kDown;
+            }
+        }
+        if (held != nullptr) { // whoever has it may want our lock
+            lock.unlock();
+            around->take_again(held);
+            lock.lock();
         }
     }
 }

@@ -49,6 +49,14 @@ inline std::uint64_t this_thread() noexcept {
     return mine != 0 ? mine : mine = ++threads;
 }
 
+// What a thread does around a wait for another thread of its process, with no lock of ours: it lets
+// go what its caller may hold and that thread may need (Python's lock), and takes it again.
+struct LongWait {
+    void* (*let_go)() noexcept; // null: the thread holds nothing
+    void (*take_again)(void*) noexcept;
+};
+void set_long_wait(const LongWait* wait) noexcept; // which stays for ever
+
 class Windows {
   public:
     using Clock = std::chrono::steady_clock;

@@ -23,13 +23,29 @@ struct Group {
 
 thread_local Group group;
 
+// What is no child of another communicator has its handle before the group ends. NCCL never writes
+// to the caller's variable later, and callers return from it (nccl4py).
+void give_handle(Job& job) {
+    *std::exchange(job.out, nullptr) = open_handle(job.child);
+}
+
+void take_handle_back(const Job& job) {
+    if (job.out == nullptr) {
+        close_handle(*job.child, "ncclGroupEnd");
+    }
+}
+
 Result carry_out_blocking(Job& job) {
     std::shared_ptr<Communicator> child;
     const Result result = job.work(child);
-    *job.out = nullptr;
-    if (result == kSuccess && child != nullptr) {
+    const bool is_made = result == kSuccess && child != nullptr;
+    if (is_made) {
         child->become(State::kReady);
-        *job.out = open_handle(child);
+    }
+    if (job.out != nullptr) {
+        *job.out = is_made ? open_handle(child) : nullptr;
+    } else if (!is_made) {
+        take_handle_back(job);
     }
     return result;
 }
@@ -57,7 +73,9 @@ void carry_out_behind(const Job& job) {
 // A thread of its own, which nobody waits for: it gives up when the communicator is aborted or the
 // process ends.
 void begin_behind(Job job) {
-    *job.out = job.child == nullptr ? nullptr : open_handle(job.child);
+    if (job.out != nullptr) {
+        *job.out = job.child == nullptr ? nullptr : open_handle(job.child);
+    }
     if (job.parent != nullptr) {
         job.parent->begin_background();
     }
@@ -158,12 +176,13 @@ Result group_end() {
         for (const WindowRequest& window : ended.windows) {
             window.communicator->windows().poison();
         }
+        std::for_each(ended.jobs.begin(), ended.jobs.end(), take_handle_back);
         return result;
     };
     if (ended.failure != kSuccess) {
         return give_up(ended.failure);
     }
-    const Result result = carry_out(std::move(ended.jobs));
+    const Result result = carry_out(std::exchange(ended.jobs, {}));
     if (result != kSuccess && result != kInProgress) {
         return give_up(result);
     }
@@ -179,7 +198,9 @@ Result group_discard() {
     if (--group.depth > 0) {
         return kSuccess;
     }
-    return std::exchange(group, Group{}).failure;
+    const Group ended = std::exchange(group, Group{});
+    std::for_each(ended.jobs.begin(), ended.jobs.end(), take_handle_back);
+    return ended.failure;
 }
 
 Result submit(const char* call, Request request) {
@@ -201,6 +222,9 @@ Result submit(const char* call, WindowRequest request) {
 
 Result submit(Job job) {
     if (group.depth > 0) {
+        if (job.parent == nullptr) {
+            give_handle(job);
+        }
         group.jobs.push_back(std::move(job));
         return kSuccess;
     }

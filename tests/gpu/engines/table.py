@@ -1,4 +1,4 @@
-"""Run the engines of vLLM and SGLang with tracehook off and on, and print a table: tokens, times, memory, audit.
+"""Run vLLM, SGLang and a trainer with tracehook off and on, and print a table: tokens or losses, times, memory, audit.
 
 Each row is one way to run the engine. The first row of a group is its baseline: the same engine without tracehook.
 All rows of a group run once in every round, so that a slow minute of the machine meets all of them.
@@ -24,7 +24,9 @@ HERE = Path(__file__).parent
 HOOK = {"SYMM_REGISTER_HOOK": "1"}
 VMM = {**HOOK, "SYMM_REGISTER_MEMORY": "vmm"}
 PLUGIN = {**HOOK, "SYMM_REGISTER_INTEGRATIONS": "vllm"}
-# Groups of rows: (name, options of the engine, variables). A group that begins with "sglang" runs sglang_engine.py.
+TORCHS = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
+SCRIPTS = {"sglang": "sglang_engine.py", "trainer": "hf_trainer.py"}  # by how a group's name begins; else vLLM's
+# Groups of rows: (name, options of the engine, variables).
 GROUPS: dict[str, list[tuple[str, str, dict[str, str]]]] = {
     "custom": [("off", "", {}), ("on", "", HOOK)],
     # vLLM's own all-reduce asks cudaIpcGetMemHandle for buffers of captured graphs: CUDA refuses, tracehook gives one.
@@ -57,6 +59,7 @@ GROUPS: dict[str, list[tuple[str, str, dict[str, str]]]] = {
     "sglang_sleep": [("off", "--sleep", {}), ("on", "--sleep", HOOK)],
     "sglang_pieces": [("off", "--no-custom --piecewise", {}), ("on", "--no-custom --piecewise", HOOK)],
     "sglang_killed": [("on", "--kill-after 1.0", HOOK)],
+    "trainer": [("off", "", {}), ("torch's own hook", "", TORCHS), ("on", "", HOOK), ("on, vmm", "", VMM)],
 }
 NOTES = (
     "Failed to compile NCCL",
@@ -116,16 +119,20 @@ def engine(row: Row, turn: int, lane: str, given: argparse.Namespace) -> dict[st
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
     }
-    if not row.variables:
+    if "SYMM_REGISTER_HOOK" not in row.variables:
         del variables["SYMM_REGISTER_LOG"]
     variables["LIBRARY_PATH"] = str(linkable_nccl(given.out))
     scratch = Path(f"/tmp/lane{lane.replace(',', '')}")  # short: names of sockets begin with it
     scratch.mkdir(exist_ok=True)
     (scratch / "lock").unlink(missing_ok=True)  # of a compilation that was killed: the next one would wait for ever
     variables["TMPDIR"] = str(scratch)
-    options = [*row.options, "--tp", str(len(lane.split(","))), *given.engine.split()]
-    script = "sglang_engine.py" if row.group.startswith("sglang") else "vllm_engine.py"
-    command = [*given.python.split(), str(HERE / script), *options]
+    ranks = str(len(lane.split(",")))
+    script = next((script for name, script in SCRIPTS.items() if row.group.startswith(name)), "vllm_engine.py")
+    if script == "hf_trainer.py":
+        start, options = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks], row.options
+    else:
+        start, options = [], [*row.options, "--tp", ranks]
+    command = [*given.python.split(), *start, str(HERE / script), *options, *given.engine.split()]
     begin = time.monotonic()
     with (at / "output").open("w") as output:
         process = subprocess.Popen(
@@ -193,7 +200,7 @@ def ratio(row: Row, base: Row, batch: str) -> str:
 
 
 def noise(row: Row, batch: str) -> str:
-    """Return milliseconds a token, and how far a run's repeats spread."""
+    """Return milliseconds a token (of a trainer: a step), and how far a run's repeats spread."""
     all_of = [seconds(run, batch) for run in row.runs if seconds(run, batch)]
     if not all_of:
         return "-"
@@ -293,7 +300,7 @@ def main() -> None:
         thread.join()
     for row in rows:
         row.runs.sort(key=lambda run: int(str(run["turn"])))
-        if row.variables:
+        if "SYMM_REGISTER_HOOK" in row.variables:
             row.audits = [audit(row, int(str(run["turn"])), given) for run in row.runs]
     (given.out / "results.json").write_text(json.dumps({f"{r.group}: {r.name}": [r.runs, r.audits] for r in rows}))
     text = table(rows)

@@ -4,8 +4,6 @@ A name is that of the rule which is shown, or that name, a dash and what is part
 does wrong, an injected fault, a core with a bug (``mutations/``), a file that was damaged. No line was written by hand.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

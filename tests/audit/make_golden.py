@@ -5,8 +5,6 @@ Says where that differs from goldens.py; look at the difference before you commi
 need the last build of tracehook (`make build`).
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 import os

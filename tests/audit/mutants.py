@@ -1,7 +1,5 @@
 """Cores with one bug each: one source with a patch of mutations/ among the objects of the last build."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

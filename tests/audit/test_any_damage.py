@@ -1,7 +1,5 @@
 """Bytes of logs and rings changed at random."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from typing import Any

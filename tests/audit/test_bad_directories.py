@@ -1,7 +1,5 @@
 """What lies in a directory beside logs, or in their place: a line that names it and the documented status."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Lines that are no events, or say what cannot be: a finding that names them, and no more."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

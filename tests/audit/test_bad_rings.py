@@ -1,7 +1,5 @@
 """Rings that are damaged, or all that a killed process left."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

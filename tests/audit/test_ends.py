@@ -1,7 +1,5 @@
 """What the audit says of how processes ended, from logs whose last lines were changed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -28,11 +26,29 @@ def end(log: Path, *events: dict[str, Any]) -> None:
     change(log, replaced)
 
 
-def test_after_an_exception_a_process_may_never_end(logs: Path) -> None:
-    """It hung in its exit handlers, or was killed there: the exception is named, and not the missing end."""
-    end(log_of(logs), {"event": "python.exception", **BOOM})
-    done = Audit(logs).expect(FINDINGS, "rank 1 ended by ValueError: boom; after that it never came to its end")
-    assert "no-end" not in done.out
+RAISED = {"event": "python.exception", **BOOM}
+
+
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        # It hung in its exit handlers, or was killed there: the missing end is not named.
+        ([RAISED], "rank 1 ended by ValueError: boom; after that it never came to its end"),
+        # The last line knows better than the hook.
+        ([RAISED, {"event": "trace.end", "how": "exit"}], ""),
+        # The ring of a process that was killed has the event alone.
+        ([{"event": "python.exception"}], "rank 1 ended by an exception"),
+        ([{"event": "python.exit", "status": 0}], ""),
+        # A hook of the program, which wants no hanging end, calls os._exit.
+        ([RAISED, {"event": "python.exit", "status": 1}], "rank 1 ended by ValueError: boom. What"),
+    ],
+    ids=["in its exit handlers", "no end", "without text", "os._exit(0)", "os._exit(1) in a hook"],
+)
+def test_how_a_process_ended_is_one_finding(logs: Path, last: list[dict[str, Any]], told: str) -> None:
+    """What raised is named, and not what followed from it; an end in order is none."""
+    end(log_of(logs), *last)
+    done = Audit(logs).expect(FINDINGS if told else CLEAN, told)
+    assert not [rule for rule in ("no-end", "exit-status") if rule in done.out]
 
 
 def test_who_says_which_rank_did_not_come_to_a_monitored_barrier_comes_first(logs: Path) -> None:
@@ -45,31 +61,6 @@ def test_who_says_which_rank_did_not_come_to_a_monitored_barrier_comes_first(log
     change(late, lambda lines: [*lines[:-1], json.dumps(json.loads(lines[-1]) | {"t_ns": 1 << 60}).encode() + b"\n"])
     last = Audit(logs).expect(FINDINGS).out.splitlines()[-1]
     assert "rank 0 ended by RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier" in last
-
-
-def test_an_exception_that_was_no_end_is_none(logs: Path) -> None:
-    """The last line knows better than the hook."""
-    end(log_of(logs), {"event": "python.exception", **BOOM}, {"event": "trace.end", "how": "exit"})
-    Audit(logs).expect(CLEAN)
-
-
-def test_an_exception_whose_text_was_lost_is_found(logs: Path) -> None:
-    """The ring of a process that was killed has the event alone."""
-    end(log_of(logs), {"event": "python.exception"})
-    Audit(logs).expect(FINDINGS, "rank 1 ended by an exception")
-
-
-def test_os_exit_with_success_is_an_end(logs: Path) -> None:
-    """Nothing was left, so there is nothing to say."""
-    end(log_of(logs), {"event": "python.exit", "status": 0})
-    Audit(logs).expect(CLEAN)
-
-
-def test_a_hook_that_calls_os_exit_hides_no_exception(logs: Path) -> None:
-    """As programs do that want no hanging end."""
-    end(log_of(logs), {"event": "python.exception", **BOOM}, {"event": "python.exit", "status": 1})
-    done = Audit(logs).expect(FINDINGS, "rank 1 ended by ValueError: boom. What")
-    assert "exit-status" not in done.out
 
 
 @pytest.mark.parametrize(
@@ -102,6 +93,11 @@ def raising(event: str, place: str, **more: Any) -> Callable[[list[bytes]], list
     return changed
 
 
+def stacks_at(t_ns: int, *frames: str) -> str:
+    """Return the stacks of a process at one moment."""
+    return f"tracehook stacks t_ns={t_ns} main=0x0a\nThread 0x0a (most recent call first):\n" + "".join(frames)
+
+
 def test_the_line_of_the_program_stands_with_its_exception(logs: Path) -> None:
     """In words without its folder, in JSON with it."""
     end(log_of(logs), {"event": "python.exception", **BOOM, "raised_at": "/home/me/train.py:41 in step"})
@@ -118,11 +114,8 @@ def test_ranks_whose_calls_differ_are_told_with_the_lines_where_they_were_then(t
     for rank, line in ((2, 7), (3, 6)):
         log = log_of(logs, rank)
         t_ns = json.loads(log.read_bytes().splitlines()[-1])["t_ns"]
-        stacks = (
-            "tracehook stacks t_ns={} main=0x0a\n"
-            'Thread 0x0a (most recent call first):\n  File "/x/t.py", line {} in f\n'
-        )
-        stacks_of(log).write_text(stacks.format(t_ns, line) + stacks.format(t_ns + 1, 99))
+        then, later = (f'  File "/x/t.py", line {number} in f\n' for number in (line, 99))
+        stacks_of(log).write_text(stacks_at(t_ns, then) + stacks_at(t_ns + 1, later))
     told = "; when that came out, rank 2 was at t.py:7 in f; rank 3 was at t.py:6 in f. What to do now"
     Audit(logs).expect(FINDINGS, told)
 
@@ -130,11 +123,10 @@ def test_ranks_whose_calls_differ_are_told_with_the_lines_where_they_were_then(t
 def test_ranks_that_others_ended_are_told_with_the_lines_where_they_were(tmp_path: Path) -> None:
     """They may have waited for each other outside of NCCL, of which the logs know nothing more."""
     logs = unpack(GOLDEN.with_name("ended-by-others"), tmp_path)
-    head = f"tracehook stacks t_ns={1 << 60} main=0x0a\nThread 0x0a (most recent call first):\n"
     barrier = '  File "/a/torch/distributed/distributed_c10d.py", line 5 in barrier\n'
     for rank, line in ((0, 7), (1, 8), (2, 8), (3, 8)):
         inside = barrier if rank else ""
-        stacks_of(log_of(logs, rank)).write_text(f'{head}{inside}  File "/x/t.py", line {line} in f\n')
+        stacks_of(log_of(logs, rank)).write_text(stacks_at(1 << 60, inside, f'  File "/x/t.py", line {line} in f\n'))
     told = (
         " sent; rank 0 is at t.py:7 in f; ranks 1-3 are at t.py:8 in f; ranks 1-3 were in barrier of torch.distributed,"
         " and may have waited for rank 0, which was in no such function"
@@ -145,8 +137,7 @@ def test_ranks_that_others_ended_are_told_with_the_lines_where_they_were(tmp_pat
 def test_a_rank_that_a_fault_ended_is_told_with_its_line(tmp_path: Path) -> None:
     """It wrote its stacks before it ended."""
     logs = unpack(GOLDEN.with_name("rank-failed-fault"), tmp_path)
-    head = f"tracehook stacks t_ns={1 << 60} main=0x0a\nThread 0x0a (most recent call first):\n"
-    stacks_of(log_of(logs, 1)).write_text(f'{head}  File "/x/t.py", line 7 in f\n')
+    stacks_of(log_of(logs, 1)).write_text(stacks_at(1 << 60, '  File "/x/t.py", line 7 in f\n'))
     Audit(logs).expect(FINDINGS, "rank 1 ended by signal 11 (SIGSEGV)", "; rank 1 was at t.py:7 in f. What to do now")
 
 
@@ -162,8 +153,7 @@ def test_a_missing_rank_that_may_wait_for_others_is_told_so(tmp_path: Path, inne
     logs = unpack(GOLDEN.with_name("rank-missing-computes"), tmp_path)
     t_ns = json.loads(log_of(logs, 3).read_bytes().splitlines()[-1])["t_ns"]
     frames = ((innermost, 5, "all_reduce"), ("/x/t.py", 8, "mean"), ("/x/t.py", 9, "main"), ("/x/t.py", 99, "<module>"))
-    lines = "".join(f'  File "{file}", line {line} in {function}\n' for file, line, function in frames)
-    stacks = f"tracehook stacks t_ns={t_ns} main=0x0a\nThread 0x0a (most recent call first):\n{lines}"
+    stacks = stacks_at(t_ns, *(f'  File "{file}", line {line} in {function}\n' for file, line, function in frames))
     stacks_of(log_of(logs, 3)).write_text(stacks.replace("/a/numpy", "/a/site-packages/numpy"))
     Audit(logs).expect(FINDINGS, "; rank 3 is at t.py:8 in mean (called at t.py:9 in main)", told)
 

@@ -1,7 +1,5 @@
 """`tracehook export`: Parquet files have what the logs and rings have, each event once, whoever was killed."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -27,6 +25,21 @@ GOLDEN = ROOT / "tests" / "audit" / "golden"
 PAGE = (ROOT / "docs" / "log-schema.md").read_text().partition("\n## Logs as Parquet\n")[2]
 
 
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Return a folder for logs."""
+    (tmp_path / "logs").mkdir()
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def program(logs: Path) -> Program:
+    """Return a program with a communicator."""
+    made = Program(logs, rank=3)
+    made.join(1)
+    return made
+
+
 @pytest.mark.parametrize("name", ["clean", "placement-differs", "ended-by-exception"])
 def test_files_have_every_event_of_the_logs(tmp_path: Path, name: str) -> None:
     """A second export takes the place of the first."""
@@ -37,26 +50,20 @@ def test_files_have_every_event_of_the_logs(tmp_path: Path, name: str) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {"event.parquet", "process.parquet"}
 
 
-def test_lines_that_two_parts_have_are_exported_once(tmp_path: Path) -> None:
+def test_lines_that_two_parts_have_are_exported_once(tmp_path: Path, logs: Path, program: Program) -> None:
     """A part of a log begins with copies."""
-    (tmp_path / "logs").mkdir()
-    program = Program(tmp_path / "logs")
-    program.join(1)
     churn(program, 3000)
     assert program.parts.number > 1
-    export(tmp_path / "logs", tmp_path / "out")
-    assert events(tmp_path / "out") == in_logs(tmp_path / "logs")
+    export(logs, tmp_path / "out")
+    assert events(tmp_path / "out") == in_logs(logs)
     numbers = [seq for (seq,) in events(tmp_path / "out", "seq") if seq is not None]
     assert len(numbers) == len(set(numbers))
 
 
-def test_values_are_those_of_the_lines(tmp_path: Path) -> None:
+def test_values_are_those_of_the_lines(tmp_path: Path, logs: Path, program: Program) -> None:
     """Of an allocation: its memory, its rank, and when it was."""
-    (tmp_path / "logs").mkdir()
-    program = Program(tmp_path / "logs", rank=3)
-    program.join(1)
     program.alloc()
-    export(tmp_path / "logs", tmp_path / "out")
+    export(logs, tmp_path / "out")
     rows = events(tmp_path / "out", "job, comm, host, pid, rank, seq, segment, addr, size, time, event")
     ((*found, time, _),) = (row for row in rows if row[-1] == "segment.alloc")
     assert found == ["job", None, "h", 10, 3, 3, 1, "0x200000", 1 << 21]
@@ -75,12 +82,11 @@ def test_a_file_has_one_process_after_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("job", ["plain", "a b/c=%41", "übung", None])
-def test_a_job_keeps_its_name(tmp_path: Path, job: str | None) -> None:
+def test_a_job_keeps_its_name(tmp_path: Path, job: str | None, logs: Path) -> None:
     """Also one that no folder can have, and beside other jobs."""
-    (tmp_path / "logs").mkdir()
     first = {**BEGIN, "host": "h", "pid": 1, "rank": 0, "world_size": 1, "time": "2026-11-24T06:00:00+00:00"}
-    (tmp_path / "logs" / "job.rank0.h.1.jsonl").write_text(json.dumps(first | ({"job": job} if job else {})) + "\n")
-    export(tmp_path / "logs", tmp_path / "out")
+    (logs / "job.rank0.h.1.jsonl").write_text(json.dumps(first | ({"job": job} if job else {})) + "\n")
+    export(logs, tmp_path / "out")
     assert events(tmp_path / "out", "job") == [(job or BEGIN.get("job"),)]
 
 
@@ -105,30 +111,26 @@ sys.settrace(None)
 
 
 @pytest.mark.parametrize("line", [20, *range(40, 63, 3)])
-def test_a_kill_of_the_export_leaves_whole_files(tmp_path: Path, line: int) -> None:
+def test_a_kill_of_the_export_leaves_whole_files(tmp_path: Path, line: int, logs: Path, program: Program) -> None:
     """At any line of it: those of before, or the new ones."""
-    (tmp_path / "logs").mkdir()
-    program = Program(tmp_path / "logs")
-    program.join(1)
-    before = export(tmp_path / "logs", tmp_path / "out").events
+    before = export(logs, tmp_path / "out").events
     program.free(program.alloc())
-    command = [sys.executable, "-c", KILLED_AT_A_LINE, str(tmp_path / "logs"), str(tmp_path / "out"), str(line)]
+    command = [sys.executable, "-c", KILLED_AT_A_LINE, str(logs), str(tmp_path / "out"), str(line)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in (-signal.SIGKILL, 0), done.stderr  # 0: it was over before
     assert len(events(tmp_path / "out")) in (before, before + 4)
-    assert export(tmp_path / "logs", tmp_path / "out").events == before + 4
-    assert events(tmp_path / "out") == in_logs(tmp_path / "logs")
+    assert export(logs, tmp_path / "out").events == before + 4
+    assert events(tmp_path / "out") == in_logs(logs)
 
 
-def test_lines_that_are_no_events_are_counted(tmp_path: Path) -> None:
+def test_lines_that_are_no_events_are_counted(tmp_path: Path, logs: Path) -> None:
     """They are left out, and the command says how many there are."""
-    (tmp_path / "logs").mkdir()
-    program = Program(tmp_path / "logs")
-    (log,) = (tmp_path / "logs").iterdir()
+    program = Program(logs)
+    (log,) = logs.iterdir()
     with log.open("a") as file:
         file.write('what is this\n{"event": 5}\n')
     program.alloc()
-    done = CliRunner().invoke(app, ["export", str(tmp_path / "logs"), str(tmp_path / "out")])
+    done = CliRunner().invoke(app, ["export", str(logs), str(tmp_path / "out")])
     assert (done.exit_code, done.stdout) == (0, "events: 3, of logs: 1\n")
     assert done.stderr == "tracehook export: lines that are no events, left out; tracehook audit names them: 2\n"
 
@@ -141,16 +143,15 @@ def test_a_directory_without_logs_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: Path) -> None:
     """Export a job of which one rank has no end and one communicator lacks a rank, to `parquet` in this folder."""
-    (tmp_path / "logs").mkdir()
-    first, second = (Program(tmp_path / "logs", rank=rank, ranks=2) for rank in range(2))
+    first, second = (Program(logs, rank=rank, ranks=2) for rank in range(2))
     for program in (first, second):
         program.join(1)
     first.join(2)
     first.free(first.alloc())
     first.end()
-    export(tmp_path / "logs", tmp_path / "parquet")
+    export(logs, tmp_path / "parquet")
     monkeypatch.chdir(tmp_path)
 
 

@@ -1,7 +1,5 @@
 """What looks like a fault and is none, and what looks clean and is not: the logs of a clean job, changed a little."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from audit.goldens import DIRECTORY
 from tracehook.commands import app
 
 Event = dict[str, Any]
+RETIRE = "communicator.retire"
 
 
 def _edit(log: Path, edit: Callable[[Event], Event | None]) -> None:
@@ -30,9 +29,6 @@ def _without(log: Path, event: str, which: int = 0) -> None:
     _edit(log, lambda each: None if each == found[which] else each)
 
 
-# --- what is asked for ---
-
-
 def test_a_question_about_nobody_is_refused(logs: Path) -> None:
     """A rank or communicator that no log knows proves nothing."""
     Audit(logs, "--rank", "9").expect(UNUSABLE, "rank 9")
@@ -42,12 +38,14 @@ def test_a_question_about_nobody_is_refused(logs: Path) -> None:
 
 
 def test_findings_about_others_are_no_proof(logs: Path) -> None:
-    """Asked about a rank that did nothing wrong, the audit says that others did."""
+    """Asked about a rank that did nothing wrong, the audit says that others did; in the JSON, with their files."""
     change(log_of(logs, 1), lambda lines: lines[:-1])
     said = Audit(logs, "--rank", "0").expect(CLEAN, "No finding about rank 0; there is 1 other finding.").out
     assert "Clean" not in said
     assert json.loads(Audit(logs, "--rank", "0", "--json").out)["other_findings"] == 1
     Audit(logs, "--rank", "1").expect(FINDINGS, "no-end")
+    told = json.loads(Audit(logs, "--json").out)
+    assert [finding["file"] for finding in told["findings"]] == [log_of(logs, 1).name]
 
 
 def test_logs_without_a_device_prove_nothing(logs: Path) -> None:
@@ -65,13 +63,6 @@ def test_a_log_whose_beginning_is_damaged_is_a_finding(logs: Path) -> None:
     """It is not left out as a file of another kind, also where ranks may be missing."""
     change(log_of(logs, 1), lambda lines: [b"\0" * len(lines[0]), *lines[1:]])
     Audit(logs, "--allow-incomplete").expect(FINDINGS, "damaged-file", log_of(logs, 1).name)
-
-
-def test_a_finding_names_the_file(logs: Path) -> None:
-    """In the JSON, a finding about a process has the name of its log."""
-    change(log_of(logs, 1), lambda lines: lines[:-1])
-    told = json.loads(Audit(logs, "--json").out)
-    assert [finding["file"] for finding in told["findings"]] == [log_of(logs, 1).name]
 
 
 @pytest.mark.parametrize(("ended_by", "is_missing"), [("exception", False), ("exit", True)])
@@ -92,9 +83,6 @@ def test_the_time_of_a_place_on_earth(logs: Path) -> None:
         with_begin(log_of(logs, rank), time="2026-11-21T15:32:03+00:00")
     Audit(logs, "--since", "2026-11-21T16:32:00+0100").expect(CLEAN)
     Audit(logs, "--since", "2026-11-21T17:33:00+0100").expect(UNUSABLE, "began at or after")
-
-
-# --- right, and not to be called wrong ---
 
 
 def test_a_child_of_a_rank_is_no_rank(logs: Path) -> None:
@@ -123,24 +111,14 @@ def test_a_registration_that_began_before_the_abort(logs: Path) -> None:
     log = log_of(logs, 1)
     events = [json.loads(line) for line in log.read_text().splitlines()]
     first = next(event for event in events if event["event"] == "register.local")
-    abort = {name: first[name] for name in ("comm", "comm_id", "comm_rank", "device")}
-    died = next(
-        event for event in events if event["event"] == "communicator.retire" and event["comm_id"] == first["comm_id"]
-    )
-
-    def late(event: Event) -> Event:
-        if event is died or event == died:
-            return event | {"event": "communicator.abort"}
-        return event
-
-    _edit(log, late)
-    tail = first | abort | {"seq": len(events) - 1, "segment": 999, "t_ns": events[-1]["t_ns"]}
-    began_before = tail | {"us": (events[-1]["t_ns"] - died["t_ns"]) / 1000 + 5}
-    whole = log.read_text().splitlines(keepends=True)
-    log.write_text("".join([*whole[:-1], json.dumps(began_before) + "\n", whole[-1]]))
-    assert "event-after-death" not in Audit(logs, "--json").rules()
-    log.write_text("".join([*whole[:-1], json.dumps(tail | {"us": 1.0}) + "\n", whole[-1]]))
-    assert "event-after-death" in Audit(logs, "--json").rules()
+    (died,) = (each for each in events if (each["event"], each.get("comm_id")) == (RETIRE, first["comm_id"]))
+    _edit(log, lambda event: event | {"event": "communicator.abort"} if event == died else event)
+    tail = first | {"seq": len(events) - 1, "segment": 999, "t_ns": events[-1]["t_ns"]}
+    *lines, last = log.read_text().splitlines(keepends=True)
+    began_before = (events[-1]["t_ns"] - died["t_ns"]) / 1000 + 5
+    for us, is_fault in ((began_before, False), (1.0, True)):
+        log.write_text("".join([*lines, json.dumps(tail | {"us": us}) + "\n", last]))
+        assert ("event-after-death" in Audit(logs, "--json").rules()) == is_fault
 
 
 @pytest.mark.parametrize("event", ["segment.free", "deregister.local", "communicator.pending", "register.window"])
@@ -160,9 +138,6 @@ def test_two_runs_in_one_directory_are_not_compared(logs: Path) -> None:
         _edit(other, lambda event: event | ({"comm": f"{int(event['comm'], 16) ^ 1:016x}"} if "comm" in event else {}))
         with_begin(other, pid=rank, allocator="max_split_size_mb:64")
     Audit(logs).expect(CLEAN)
-
-
-# --- wrong, and to be called so ---
 
 
 def test_versions_of_processes_without_a_rank(logs: Path) -> None:
@@ -185,15 +160,9 @@ def test_a_job_of_processes_without_a_rank_can_be_chosen(logs: Path) -> None:
 @pytest.mark.parametrize("change_it", [{"addr": "0x10000"}, {"size": 4096}])
 def test_a_registration_of_other_bytes(logs: Path, change_it: Event) -> None:
     """A registration has the address and the size of its segment."""
-    seen: list[Event] = []
-
-    def moved(event: Event) -> Event:
-        if event["event"] == "register.local" and not seen:
-            seen.append(event)
-            return event | change_it
-        return event
-
-    _edit(log_of(logs, 1), moved)
+    events = map(json.loads, log_of(logs, 1).read_text().splitlines())
+    first = next(event for event in events if event["event"] == "register.local")
+    _edit(log_of(logs, 1), lambda event: event | change_it if event == first else event)
     assert Audit(logs, "--json").expect(FINDINGS).rules() == {"registered-elsewhere"}
 
 
@@ -238,15 +207,12 @@ def test_memory_of_no_segment_has_no_number(tmp_path: Path) -> None:
     """What peers map of an expandable segment has no number of a segment; a fault with it is named all the same."""
     logs = tmp_path / "logs"
     shutil.copytree(DIRECTORY / "peer-mapped-twice", logs)
+
+    def without_numbers(event: Event) -> Event:
+        left_out = ("segment", "peer_segment") if event["event"].startswith("ipc.") else ()
+        return {name: value for name, value in event.items() if name not in left_out}
+
     for rank in (0, 1):
-        _edit(
-            log_of(logs, rank),
-            lambda event: (
-                {k: v for k, v in event.items() if k not in ("segment", "peer_segment")}
-                if event["event"].startswith("ipc.")
-                else event
-            ),
-        )
-    Audit(logs).expect(
-        FINDINGS, "peer-mapped-twice", "mapped memory of peer 0 (24 MiB) again, and had it mapped already"
-    )
+        _edit(log_of(logs, rank), without_numbers)
+    told = "mapped memory of peer 0 (24 MiB) again, and had it mapped already"
+    Audit(logs).expect(FINDINGS, "peer-mapped-twice", told)

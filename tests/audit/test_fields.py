@@ -1,7 +1,5 @@
 """Which fields of the lines the audit reads: those that the events of the job have."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

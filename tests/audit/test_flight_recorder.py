@@ -1,7 +1,5 @@
 """Dumps of torch's Flight Recorder beside the logs of a job that hung (docs/audit.md): what is read, and refused."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -64,13 +62,18 @@ def logs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def dumps(logs: Path, tmp_path: Path) -> Path:
+def job(logs: Path) -> Callers:
+    """Return the processes of that job."""
+    with Store(logs) as store:
+        store.use_macros()
+        return job_of(store)
+
+
+@pytest.fixture
+def dumps(job: Callers, tmp_path: Path) -> Path:
     """Return a directory with a dump of each of its ranks."""
     directory = tmp_path / "dumps"
     directory.mkdir()
-    with Store(logs) as store:
-        store.use_macros()
-        job = job_of(store)
     for process in job.processes:
         (directory / f"nccl_trace_rank_{process.rank}").write_bytes(pickle.dumps(dump(job, process), protocol=2))
     return directory
@@ -88,6 +91,11 @@ def change(file: Path, what: Callable[[dict[str, Any]], object]) -> None:
     value = pickle.loads(file.read_bytes())
     what(value)
     file.write_bytes(pickle.dumps(value, protocol=2))
+
+
+def in_each_entry(**fields: Any) -> Callable[[dict[str, Any]], object]:
+    """Return a change: each record of a dump has these fields."""
+    return lambda value: [entry.update(fields) for entry in value["entries"]]
 
 
 def complaints(audit: Audit) -> list[str]:
@@ -138,14 +146,8 @@ def test_a_dump_of_before_the_last_call_has_no_answer(logs: Path, dumps: Path) -
 
 def test_calls_that_are_not_those_of_the_dump_have_no_answer(logs: Path, dumps: Path) -> None:
     """Another operation, or another number of elements."""
-    change(
-        dumps / "nccl_trace_rank_2",
-        lambda value: [one.update(profiling_name="nccl:broadcast") for one in value["entries"]],
-    )
-    change(
-        dumps / "nccl_trace_rank_3",
-        lambda value: [one.update(input_sizes=[[5]], output_sizes=[[5]]) for one in value["entries"]],
-    )
+    change(dumps / "nccl_trace_rank_2", in_each_entry(profiling_name="nccl:broadcast"))
+    change(dumps / "nccl_trace_rank_3", in_each_entry(input_sizes=[[5]], output_sizes=[[5]]))
     of_3, of_2 = complaints(joined(logs, dumps))
     assert "has no record that is rank 3's call 1" in of_3
     assert "has no record that is rank 2's call 7" in of_2
@@ -168,15 +170,11 @@ def test_no_dumps(logs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        (lambda entry: entry.update(time_created_ns=10**18), "s older than the process"),
-        (lambda entry: entry.update(time_created_ns=3 * 10**18), "s younger than the process's end"),
-    ],
+    ("created", "words"), [(10**18, "s older than the process"), (3 * 10**18, "s younger than the process's end")]
 )
-def test_a_dump_of_another_moment(logs: Path, dumps: Path, what: Callable[[dict[str, Any]], None], words: str) -> None:
+def test_a_dump_of_another_moment(logs: Path, dumps: Path, created: int, words: str) -> None:
     """Dumps of an earlier or a later job in the same directory are not used."""
-    change(dumps / "nccl_trace_rank_3", lambda value: list(map(what, value["entries"])))
+    change(dumps / "nccl_trace_rank_3", in_each_entry(time_created_ns=created))
     (line,) = complaints(joined(logs, dumps))
     assert "nccl_trace_rank_3: of another job" in line
     assert words in line
@@ -238,11 +236,8 @@ def test_a_dump_with_any_byte_changed(dumps: Path) -> None:
             read_dump(file)
 
 
-def test_two_groups_of_the_same_ranks(logs: Path, dumps: Path) -> None:
+def test_two_groups_of_the_same_ranks(logs: Path, dumps: Path, job: Callers) -> None:
     """That of the call is the one that counted as many."""
-    with Store(logs) as store:
-        store.use_macros()
-        job = job_of(store)
     (process,) = [one for one in job.processes if one.rank == 2]
     by_ranks: dict[tuple[int | None, ...], list[str]] = {}
     for comm in process.parts:

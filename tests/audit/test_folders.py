@@ -1,7 +1,5 @@
 """Logs in a folder for each host: all commands find them, and say the same as of one folder."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The audit of logs of real jobs in which one fault was caused each: what it says, to the letter (goldens.py)."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

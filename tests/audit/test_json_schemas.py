@@ -1,7 +1,5 @@
 """What commands print with --json, against the schemas in tracehook/schemas: real output fits, a changed one not."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the kernel logged of a rank that failed stands in its finding: no memory was left, or a GPU had an error."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

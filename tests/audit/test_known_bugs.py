@@ -1,7 +1,5 @@
 """Which known bugs the audit says the faults of the golden logs look like, and which it does not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -53,10 +51,7 @@ def test_an_abort_is_seen_by_its_signal(tmp_path: Path) -> None:
 def test_settings_with_commas_are_read_back() -> None:
     """The list of adapters is one value."""
     told = "NCCL_GRAPH_REGISTER=0,NCCL_IB_HCA=mlx5_0,mlx5_1,TORCH_NCCL_BLOCKING_WAIT=1"
-    assert known_bugs._settings(told) == {
-        "NCCL_GRAPH_REGISTER": "0",
-        "NCCL_IB_HCA": "mlx5_0,mlx5_1",
-        "TORCH_NCCL_BLOCKING_WAIT": "1",
-    }
+    read = {"NCCL_GRAPH_REGISTER": "0", "NCCL_IB_HCA": "mlx5_0,mlx5_1", "TORCH_NCCL_BLOCKING_WAIT": "1"}
+    assert known_bugs._settings(told) == read
     assert known_bugs._settings("") == {}
     assert known_bugs._settings(None) is None

@@ -1,7 +1,5 @@
 """Two goldens that need a core with a bug, made once more: the audit finds the same in them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -3,8 +3,6 @@
 tests/audit/test_split.py has everything that does not depend on who runs the tasks.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

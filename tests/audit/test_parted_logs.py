@@ -1,7 +1,5 @@
 """Audits of logs whose oldest parts were thrown away: what is left is a proof, and nothing more is claimed."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

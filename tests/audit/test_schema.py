@@ -1,7 +1,5 @@
 """docs/log-schema.md, held against the logs of real jobs and against what the audit reads."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Compressed logs, and directories with the logs of several jobs or runs."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil
@@ -45,6 +43,9 @@ def _copy_as(logs: Path, pid: int, **fields: Any) -> None:
         with_begin(copy, pid=pid + rank, **fields)
 
 
+OTHER: dict[str, Any] = {"job": "other", "time": "2036-11-21T12:00:00+00:00", "argv": ["/x/b.py"]}  # began last
+
+
 def test_the_beginning_of_an_id_is_enough(logs: Path) -> None:
     """Where one job alone begins so; of several all are named."""
     _copy_as(logs, 5, job="20261121-b", time="2036-11-21T12:00:00+00:00", argv=["/x/b.py"])
@@ -55,19 +56,16 @@ def test_the_beginning_of_an_id_is_enough(logs: Path) -> None:
 
 
 def test_two_jobs(logs: Path) -> None:
-    """Of two jobs the one that began last is taken, which one line says; `--job` chooses."""
+    """Of two jobs the one that began last is taken, which one line says; `--job` chooses, and a refusal names them."""
     _copy_as(logs, 5, job="[red]other[/]", time="2036-11-21T12:00:00+00:00", argv=["/x/b.py"])
     done = Audit(logs)
     assert (done.status, len(done.err.splitlines())) == (CLEAN, 1), done
     assert "job [red]other[/], 2 ranks" in done.out
-    for word in (
-        "[red]other[/] (b.py, began 2036-11-21T12:00:00 UTC, ranks 0-1)",
-        "left out: clean (clean.py",
-        "--job",
-    ):
-        assert word in done.err, done
+    told = "[red]other[/] (b.py, began 2036-11-21T12:00:00 UTC, ranks 0-1)"
+    assert all(word in done.err for word in (told, "left out: clean (clean.py", "--job")), done
     assert "job clean, 2 ranks" in Audit(logs, "--job", "clean").out
     assert "job [red]other[/], 2 ranks" in Audit(logs, "--job", "[red]other[/]").out
+    Audit(logs, "--job", "third").expect(UNUSABLE, "'third'", told, "clean (clean.py, began")
 
 
 def test_a_log_that_lost_the_name_of_its_job(logs: Path) -> None:
@@ -75,14 +73,6 @@ def test_a_log_that_lost_the_name_of_its_job(logs: Path) -> None:
     with_begin(log_of(logs), job=None, rank=None, time=None, argv=None)
     change(log_of(logs), lambda lines: lines[:4])
     Audit(logs).expect(FINDINGS, "1 of 2 ranks left no log: rank 1", "left out: (no id)")
-
-
-def test_a_job_that_is_not_there(logs: Path) -> None:
-    """The jobs that there are stand in the refusal, with program, time and ranks."""
-    _copy_as(logs, 5, job="other", time="2036-11-21T12:00:00+00:00", argv=["/x/b.py"])
-    Audit(logs, "--job", "third").expect(
-        UNUSABLE, "'third'", "other (b.py, began 2036-11-21T12:00:00 UTC, ranks 0-1)", "clean (clean.py, began"
-    )
 
 
 def test_job_without_an_id(logs: Path) -> None:
@@ -115,22 +105,15 @@ def test_workers_that_made_an_id_each_are_one_job(logs: Path) -> None:
 
 def test_the_jobs_of_a_directory(logs: Path) -> None:
     """`tracehook jobs` lists them, the newest last; as JSON too."""
-    _copy_as(logs, 5, job="other", time="2036-11-21T12:00:00+00:00", argv=["/x/b.py"])
+    _copy_as(logs, 5, **OTHER)
     done = CliRunner().invoke(app, ["jobs", str(logs)])
     assert done.exit_code == 0
-    assert [line.split() for line in done.stdout.splitlines()][1] == (
-        ["other", "2036-11-21T12:00:00", "UTC", "b.py,", "ranks", "0-1"]
-    )
+    assert " ".join(done.stdout.splitlines()[1].split()) == "other 2036-11-21T12:00:00 UTC b.py, ranks 0-1"
     found = json.loads(CliRunner().invoke(app, ["jobs", str(logs), "--json"]).stdout)
     assert found["version"] == 1
     assert [job["id"] for job in found["jobs"]] == ["clean", "other"]
-    assert found["jobs"][1] == {
-        "id": "other",
-        "began": "2036-11-21T12:00:00Z",
-        "program": "b.py",
-        "ranks": [0, 1],
-        "processes": 2,
-    }
+    told = {"began": "2036-11-21T12:00:00Z", "program": "b.py", "ranks": [0, 1], "processes": 2}
+    assert found["jobs"][1] == {"id": "other"} | told
     assert CliRunner().invoke(app, ["jobs", str(logs / "none")]).exit_code == UNUSABLE
 
 

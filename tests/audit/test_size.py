@@ -1,7 +1,5 @@
 """Logs and lines that are very long."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

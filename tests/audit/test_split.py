@@ -3,8 +3,6 @@
 Here the tasks run in this process; tests/audit/test_on_ray.py runs them on Ray.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 from collections.abc import Iterator, Sequence

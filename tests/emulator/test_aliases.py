@@ -1,7 +1,5 @@
 """One memory at two addresses in a rehearsal: what one shows the other shows, and the last one keeps it."""
 
-from __future__ import annotations
-
 import pytest
 from support.rehearsal import rehearse
 

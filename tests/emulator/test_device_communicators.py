@@ -1,7 +1,5 @@
 """The device communicators of the emulated NCCL: all ranks make them, and windows stay while they live."""
 
-from __future__ import annotations
-
 import pytest
 from support.rehearsal import RULES_BROKEN, Rehearsal, rehearse
 

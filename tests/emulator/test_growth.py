@@ -1,7 +1,5 @@
 """Communicators that grow, and that are suspended, in a rehearsal: what NCCL has from 2.30 on."""
 
-from __future__ import annotations
-
 from support.rehearsal import rehearse
 
 INVALID_ARGUMENT, INVALID_USAGE = 4, 5  # ncclResult_t

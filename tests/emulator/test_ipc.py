@@ -1,7 +1,5 @@
 """Memory between processes in a rehearsal, as CUDA 13 has it: exported handles, and cudaIpcOpenMemHandle."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pytest

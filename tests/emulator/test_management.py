@@ -1,7 +1,5 @@
 """The emulated NVML, which monitors and schedulers (Ray) ask about devices."""
 
-from __future__ import annotations
-
 from support.rehearsal import rehearse
 
 INVALID_ARGUMENT, INSUFFICIENT_SIZE = 2, 7  # what NVML says

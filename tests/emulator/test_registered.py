@@ -1,7 +1,5 @@
 """Which registrations the emulated NCCL uses, which it cannot, and what ranks that differ in that hear."""
 
-from __future__ import annotations
-
 import pytest
 from support.rehearsal import RULES_BROKEN, Rehearsal, rehearse
 

@@ -1,7 +1,5 @@
 """The windows of the emulated NCCL: what fails, hangs or goes wrong silently on hardware does so here, with a name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Connections to the store whose calls are counted, and fail when that was planned."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from typing import Any

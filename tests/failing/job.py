@@ -4,8 +4,6 @@ Without FIRST: tells the calls that tracehook makes in a turn, of the first turn
 FIRST: plays the variants in FOLDER/variants from there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import faulthandler

@@ -1,7 +1,5 @@
 """A small program of two groups that uses all of tracehook once: scopes, local registrations, a graph, trim, an end."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable

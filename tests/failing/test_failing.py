@@ -4,8 +4,6 @@ The program first runs without a failure, and its calls are counted. So a new ca
 itself. FAILING_ALL=1: each call fails at each of its places, and not only at the first and the last.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

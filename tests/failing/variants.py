@@ -1,7 +1,5 @@
 """Which call fails in a turn, and how a turn has to end then."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict

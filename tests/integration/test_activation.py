@@ -1,7 +1,5 @@
 """How tracehook comes into a process, and that it never stands in the way of `import torch`."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,39 +1,29 @@
 """Variables that mean nothing: one clear line each, the default instead, and the job runs."""
 
-from __future__ import annotations
-
 import pytest
 from support.processes import forked
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "expected", "default"),
+    ("name", "value", "told"),
     [
-        ("SYMM_REGISTER_HOOK", "yes", "expected 0 or 1", "unset"),
-        ("SYMM_REGISTER_CHECK", "2", "expected 0 or 1", "unset"),
-        ("SYMM_REGISTER_GUARD", "always", "expected on, watch or off", "on"),
-        ("SYMM_REGISTER_TIMEOUT", "soon", "expected a number of seconds", "60"),
-        ("SYMM_REGISTER_TIMEOUT", "nan", "expected seconds above 0", "60"),
-        ("SYMM_REGISTER_TIMEOUT", "-1", "expected seconds above 0", "60"),
-        ("SYMM_REGISTER_POLICY", " , ", "expected names of policies", "shared"),
+        ("HOOK", "yes", ("='yes'", "expected 0 or 1", "default (unset)")),
+        ("CHECK", "2", ("='2'", "expected 0 or 1", "default (unset)")),
+        ("GUARD", "always", ("='always'", "expected on, watch or off", "default (on)")),
+        ("TIMEOUT", "soon", ("='soon'", "expected a number of seconds", "default (60)")),
+        ("TIMEOUT", "nan", ("='nan'", "expected seconds above 0", "default (60)")),
+        ("TIMEOUT", "-1", ("='-1'", "expected seconds above 0", "default (60)")),
+        ("POLICY", " , ", ("=' , '", "expected names of policies", "default (shared)")),
+        ("LOGS", "logs", (" is not a variable of tracehook", "is SYMM_REGISTER_LOG meant?")),
     ],
 )
-def test_value_that_means_nothing(variable: str, value: str, expected: str, default: str) -> None:
-    """The line names the variable, the value seen, what was expected and what is used instead."""
-    run = forked("import torch", env={"SYMM_REGISTER_HOOK": "1"} | {variable: value})
+def test_value_that_means_nothing(name: str, value: str, told: tuple[str, ...]) -> None:
+    """The line names the variable, what was seen, what was expected, and what is used instead or meant."""
+    run = forked("import torch", env={"SYMM_REGISTER_HOOK": "1"} | {f"SYMM_REGISTER_{name}": value})
     assert run.status == 0, run.output
     assert len(run.err.splitlines()) == 1, run.output
-    for part in (f"{variable}={value!r}", expected, f"default ({default})"):
-        assert part in run.err
-
-
-def test_unknown_variable() -> None:
-    """A variable with our prefix that is none of ours is named, with the one that is meant."""
-    run = forked("import torch", env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOGS": "logs"})
-    assert run.status == 0
-    assert len(run.err.splitlines()) == 1, run.output
-    assert "SYMM_REGISTER_LOGS is not a variable of tracehook" in run.err
-    assert "is SYMM_REGISTER_LOG meant?" in run.err
+    assert f"SYMM_REGISTER_{name}{told[0]}" in run.err
+    assert all(part in run.err for part in told), run.output
 
 
 @pytest.mark.parametrize("name", ["SYMM_REGISTER_HOK", "SYMM_REGISTER_HOOKS"])

@@ -1,7 +1,5 @@
 """The benchmarks, as far as a machine without devices can tell: what they load is built, and one of them measures."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

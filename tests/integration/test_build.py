@@ -1,7 +1,5 @@
 """How the native parts were built: from packages, not from a CUDA toolkit that the machine happens to have."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which torch the build finds, and that it fails where there is none to hook."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

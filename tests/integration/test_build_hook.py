@@ -1,7 +1,5 @@
 """`tracehook build-hook` compiles a library for the installed torch, or says in one line why not."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

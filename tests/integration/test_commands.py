@@ -1,7 +1,5 @@
 """The command line: what each command does, says and returns."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -59,11 +57,8 @@ def test_run_sets_the_variables(tmp_path: Path) -> None:
     variables = json.loads(finished.out)
     assert variables.pop("SYMM_REGISTER_JOB")
     assert variables.pop("SYMM_REGISTER_LOCAL") == "all"  # of all tests
-    assert variables == {
-        "SYMM_REGISTER_HOOK": "1",
-        "SYMM_REGISTER_LOG": str(tmp_path),
-        "SYMM_REGISTER_CHECK": "1",
-    }
+    set_to = {"HOOK": "1", "LOG": str(tmp_path), "CHECK": "1"}
+    assert variables == {f"SYMM_REGISTER_{name}": value for name, value in set_to.items()}
     assert finished.status == 0
 
 
@@ -120,10 +115,8 @@ def test_the_last_line_of_a_failed_rehearsal_is_what_to_do(tmp_path: Path) -> No
     fails = [sys.executable, "-c", "import torch; torch.ones(2, device='cuda'); raise SystemExit(3)"]
     logs = tmp_path / "of this job"
     finished = _warmly("rehearse", "--log", logs, "--", *fails)
-    assert (finished.status, finished.err.splitlines()[-1]) == (
-        3,
-        f"rehearsal: exit status 3; now: tracehook audit '{logs}'",
-    )
+    assert finished.status == 3, finished.output
+    assert finished.err.splitlines()[-1] == f"rehearsal: exit status 3; now: tracehook audit '{logs}'"
     assert "with --log DIR" in _tracehook("rehearse", "--", "false").err.splitlines()[-1]
     assert _tracehook("rehearse", "--", "true").err == ""
 
@@ -202,10 +195,10 @@ def test_what_cannot_be_rehearsed_is_refused(option: str, value: str, told: str)
 
 def test_the_options_of_a_rehearsal_choose_what_is_played() -> None:
     """The version of NCCL and the memory of a device."""
-    code = (
-        "import ctypes, torch; found = ctypes.c_int(); ctypes.CDLL('libnccl.so.2').ncclGetVersion(ctypes.byref(found));"
-    )
-    code += "print(found.value, torch.cuda.mem_get_info()[1] >> 30)"
+    code = """import ctypes, torch
+ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(found := ctypes.c_int()))
+print(found.value, torch.cuda.mem_get_info()[1] >> 30)
+"""
     finished = _tracehook("rehearse", "--nccl", "2.27.7", "--memory", "80GiB", "--", sys.executable, "-c", code)
     assert finished.status == 0, finished.output
     assert "22707 80" in finished.out
@@ -232,6 +225,15 @@ def test_rehearse_leaves_nothing_behind(tmp_path: Path) -> None:
     finished = _warmly("rehearse", "--", sys.executable, JOBS / "plain.py", TMPDIR=str(tmp_path))
     assert finished.status == 0, finished.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rehearse_log_directory_is_reused(tmp_path: Path) -> None:
+    """A second rehearsal into one directory shows its own processes only."""
+    command = ("rehearse", "--log", tmp_path, "--", sys.executable, JOBS / "plain.py")
+    assert _warmly(*command).status == 0
+    finished = _warmly(*command)
+    assert "tracehook: 1 process" in finished.out, finished.output
+    assert len(list(tmp_path.glob("*.jsonl"))) == 2
 
 
 def test_doctor_without_a_device() -> None:
@@ -286,19 +288,22 @@ def test_doctor_as_json() -> None:
     assert told["remarks"] == {}
 
 
+TORCHS_OWN = {"TORCH_DIST_USE_NCCL2": "0", "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
+
+
 @pytest.mark.parametrize(
-    ("mode", "word"),
-    [("own", "tracehook, always"), ("observe", "what others do is recorded"), ("off", "is not recorded")],
+    ("changes", "word"),
+    [
+        ({"SYMM_REGISTER_LOCAL": "own"}, "tracehook, always"),
+        ({"SYMM_REGISTER_LOCAL": "observe"}, "what others do is recorded"),
+        ({"SYMM_REGISTER_LOCAL": "off"}, "is not recorded"),
+        (TORCHS_OWN, "torch's own hook, which is recorded"),
+    ],
 )
-def test_doctor_says_who_registers(mode: str, word: str) -> None:
-    """As SYMM_REGISTER_LOCAL says."""
-    assert word in _warmly("doctor", SYMM_REGISTER_LOCAL=mode, CUDA_VISIBLE_DEVICES="").out
-
-
-def test_doctor_says_that_torch_registers() -> None:
-    """Switched on by torch's variable, its registrations are recorded, and not ours made."""
-    finished = _tracehook("doctor", TORCH_DIST_USE_NCCL2="0", TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK="1")
-    assert "torch's own hook, which is recorded" in finished.out
+def test_doctor_says_who_registers(changes: dict[str, str], word: str) -> None:
+    """As SYMM_REGISTER_LOCAL says, or as torch's variable does."""
+    doctor = _tracehook if changes is TORCHS_OWN else _warmly
+    assert word in doctor("doctor", **changes, CUDA_VISIBLE_DEVICES="").out
 
 
 @pytest.mark.parametrize(
@@ -317,13 +322,24 @@ def test_doctor_where_the_hook_cannot_work(variable: str, value: str, word: str)
     assert "Traceback" not in finished.output
 
 
-def test_summary_of_nothing(tmp_path: Path) -> None:
-    """A directory without logs, or none at all, is status 2 and one line that says what was expected."""
-    for directory in (tmp_path, tmp_path / "missing"):
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "{directory}"),
+        (b'{"event": "trace.begin", "schema": "9.0"}\n', "9.0"),
+        (b"\xff\xfe\x00 nothing\n", ""),
+    ],
+    ids=["no logs", "of a later schema", "none of ours"],
+)
+def test_summary_of_nothing(tmp_path: Path, content: bytes | None, told: str) -> None:
+    """Where there is no log that can be read: status 2 and one line that says what was expected."""
+    if content is not None:
+        (tmp_path / "a.jsonl").write_bytes(content)
+    for directory in (tmp_path, tmp_path / "missing") if content is None else (tmp_path,):
         finished = _tracehook("summary", directory)
         assert finished.status == 2
         assert len(finished.err.splitlines()) == 1, finished.output
-        assert str(directory) in finished.err
+        assert told.format(directory=directory) in finished.err
 
 
 def test_summary_of_a_job(tmp_path: Path) -> None:
@@ -383,27 +399,6 @@ def test_summary_as_json(tmp_path: Path) -> None:
     older = _tracehook("summary", tmp_path, "--json", "--job", "old")
     assert (json.loads(older.out)["processes"][0]["job"], older.err) == ("old", "")
     assert json.loads(_tracehook("summary", tmp_path, "--json", "--since", "2026-11-21T12:30:00").out) == told
-
-
-def test_summary_of_what_is_no_log(tmp_path: Path) -> None:
-    """A file that is no log of ours, or from a later schema, is status 2 and one line, not a traceback."""
-    Path(tmp_path, "a.jsonl").write_text('{"event": "trace.begin", "schema": "9.0"}\n')
-    finished = _tracehook("summary", tmp_path)
-    assert finished.status == 2
-    assert "9.0" in finished.err
-    Path(tmp_path, "a.jsonl").write_bytes(b"\xff\xfe\x00 nothing\n")
-    finished = _tracehook("summary", tmp_path)
-    assert finished.status == 2
-    assert len(finished.err.splitlines()) == 1, finished.output
-
-
-def test_rehearse_log_directory_is_reused(tmp_path: Path) -> None:
-    """A second rehearsal into one directory shows its own processes only."""
-    command = ("rehearse", "--log", tmp_path, "--", sys.executable, JOBS / "plain.py")
-    assert _warmly(*command).status == 0
-    finished = _warmly(*command)
-    assert "tracehook: 1 process" in finished.out, finished.output
-    assert len(list(tmp_path.glob("*.jsonl"))) == 2
 
 
 def test_command_that_imports_no_torch(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """tracehook's page in torch's debug server shows what the commands print of the job."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from pathlib import Path

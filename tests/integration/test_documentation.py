@@ -1,7 +1,5 @@
 """README.md and docs/: each block of code is run, by this file or by one that its mark names, or it says why not."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

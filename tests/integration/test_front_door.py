@@ -1,7 +1,5 @@
 """A tracehook without a native part, or that does not start: said in one line, and no success of a rehearsal."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path
@@ -74,13 +72,23 @@ def test_a_rehearsal_without_its_hook_fails(shadowed: tuple[Path, Path], tmp_pat
     assert len(ran.lines("rehearsal: the hook of --log did not start: 1 process (pid ")) == 1, ran.output
 
 
-def test_a_rehearsal_whose_plug_ins_are_off_fails(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "env", "status"),
+    [
+        ("", {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, NO_HOOK),
+        ("import os; os.environ['SYMM_REGISTER_HOOK'] = '0'\n", {}, 0),
+    ],
+    ids=["by torch's switch for plug-ins", "by the program itself"],
+)
+def test_a_rehearsal_whose_hook_is_off_fails_unless_the_program_has_chosen_so(
+    tmp_path: Path, before: str, env: dict[str, str], status: int
+) -> None:
     """Torch's own switch keeps the hook away without a word."""
     program = tmp_path / "program.py"
-    program.write_text(ONE_RANK)
-    ran = rehearse_with_log(tmp_path / "logs", sys.executable, program, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
-    assert ran.status == NO_HOOK, ran.output
-    assert "made communicators and no log" in ran.err
+    program.write_text(before + ONE_RANK)
+    ran = rehearse_with_log(tmp_path / "logs", sys.executable, program, **env)
+    assert ran.status == status, ran.output
+    assert ("made communicators and no log" in ran.err) == (status == NO_HOOK)
 
 
 def test_a_rehearsal_without_a_hook_library_fails(tmp_path: Path) -> None:
@@ -94,12 +102,4 @@ def test_a_rehearsal_without_a_hook_library_fails(tmp_path: Path) -> None:
 def test_a_command_without_communicators_needs_no_hook(tmp_path: Path, command: list[str]) -> None:
     """Its own status counts."""
     ran = rehearse_with_log(tmp_path / "logs", *command, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
-    assert ran.status == 0, ran.output
-
-
-def test_a_program_that_switches_the_hook_off(tmp_path: Path) -> None:
-    """It has chosen so."""
-    program = tmp_path / "program.py"
-    program.write_text("import os; os.environ['SYMM_REGISTER_HOOK'] = '0'\n" + ONE_RANK)
-    ran = rehearse_with_log(tmp_path / "logs", sys.executable, program)
     assert ran.status == 0, ran.output

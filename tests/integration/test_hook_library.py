@@ -1,8 +1,7 @@
 """The hook library is missing or is another's: said once, nothing is called in it, and the job runs on."""
 
-from __future__ import annotations
-
 import subprocess
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -72,35 +71,33 @@ def test_missing(tmp_path: Path) -> None:
     _assert_ran_on(run, "no_hook_library", "torch 2.", "installed hook libraries: 2.", "tracehook build-hook")
 
 
-@pytest.mark.parametrize("version", ["2.10.0", "2.1.0", "3.11.0", "2.110.0"])
-def test_built_for_another_torch(tmp_path: Path, version: str) -> None:
-    """A library of another torch minor is refused before anything in it is called."""
-    library = _compile(tmp_path, FOREIGN, SIZE="sizeof(th_hook_api)", VERSION=f'"{version}"')
+OTHERS = ("2.10.0", "2.1.0", "3.11.0", "2.110.0")
+REFUSED: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
+    **{
+        f"built for torch {version}": (
+            FOREIGN,
+            {"SIZE": "sizeof(th_hook_api)", "VERSION": f'"{version}"'},
+            (f"built for torch {version}", "this is torch 2."),
+        )
+        for version in OTHERS
+    },
+    "a table that is too small": (
+        FOREIGN,
+        {"SIZE": "16", "VERSION": f'"{metadata.version("torch")}"'},
+        ("16 bytes", "another tracehook"),
+    ),
+    "none of ours": ("int nothing;", {}, ("{library}", "no th_hook_get_api")),
+    "no table": ('extern "C" const void* th_hook_get_api() { return nullptr; }', {}, ("{library}",)),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_library_that_does_not_fit_is_refused(tmp_path: Path, kind: str) -> None:
+    """Before anything in it is called; the line has its path, or what was seen and expected."""
+    source, macros, said = REFUSED[kind]
+    library = _compile(tmp_path, source, **macros)
     run = rehearse("with_library.py", str(library), log=tmp_path / "logs")
-    _assert_ran_on(run, "attach_failed", f"built for torch {version}", "this is torch 2.")
-
-
-def test_table_too_small(tmp_path: Path) -> None:
-    """A library whose table is smaller than ours is refused before anything in it is called."""
-    import torch
-
-    library = _compile(tmp_path, FOREIGN, SIZE="16", VERSION=f'"{torch.__version__}"')
-    run = rehearse("with_library.py", str(library), log=tmp_path / "logs")
-    _assert_ran_on(run, "attach_failed", "16 bytes", "another tracehook")
-
-
-def test_no_shim_at_all(tmp_path: Path) -> None:
-    """A library that is none of ours is refused with its path."""
-    library = _compile(tmp_path, "int nothing;")
-    run = rehearse("with_library.py", str(library), log=tmp_path / "logs")
-    _assert_ran_on(run, "attach_failed", str(library), "no th_hook_get_api")
-
-
-def test_no_table(tmp_path: Path) -> None:
-    """A library that answers with no table is refused."""
-    library = _compile(tmp_path, 'extern "C" const void* th_hook_get_api() { return nullptr; }')
-    run = rehearse("with_library.py", str(library), log=tmp_path / "logs")
-    _assert_ran_on(run, "attach_failed", str(library))
+    _assert_ran_on(run, "attach_failed", *(part.format(library=library) for part in said))
 
 
 @pytest.mark.parametrize("content", [b"", b"not an ELF file\n"])

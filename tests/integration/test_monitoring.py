@@ -1,7 +1,5 @@
 """The examples of dashboards and alerts name only metrics that exist."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

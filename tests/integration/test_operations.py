@@ -1,7 +1,5 @@
 """docs/operations.md against the code: exit statuses, schemas, and that the recipes run as they stand there."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import inspect
@@ -36,9 +34,6 @@ COMMANDS = {
     for command in app.registered_commands
     if command.name and command.callback is not None
 }
-
-
-# --- exit statuses ---
 
 
 def documented(command: str) -> set[int]:
@@ -108,17 +103,11 @@ def test_a_status_is_as_the_table_says(status: int, command: tuple[str, ...]) ->
     assert run([TRACEHOOK, *command]).status == status
 
 
-# --- schemas ---
-
-
 def test_the_page_links_every_schema() -> None:
     """By the name of its file, and no others."""
     linked = re.findall(r"\[(\w+\.json)\]\(\.\./(tracehook/schemas/\w+\.json)\)", PAGE)
     assert all((ROOT / path).name == name and (ROOT / path).is_file() for name, path in linked)
     assert {name for name, _ in linked} == {file.name for file in (ROOT / "tracehook" / "schemas").iterdir()}
-
-
-# --- recipes ---
 
 
 def blocks(kind: str, heading: str) -> list[str]:
@@ -149,6 +138,15 @@ exit $status
 """
 
 
+def slurm_in(folder: Path) -> str:
+    """Put the job of the page into a folder, with stand-ins for Slurm; return how its logs are collected."""
+    script, collect = blocks("bash", "Slurm")
+    (folder / "job.sh").write_text(script)
+    stub(folder / "bin", "srun", SRUN)
+    stub(folder / "bin", "scontrol", "#!/bin/sh\necho 127.0.0.1\n")
+    return collect
+
+
 def train_in(folder: Path) -> None:
     """Put a train.py into a folder."""
     shutil.copy(EXAMPLES / "train_ddp.py", folder / "train.py")
@@ -171,15 +169,9 @@ def rehearsed(command: list[str | Path], folder: Path, **env: str) -> Finished:
 
 @pytest.mark.timeout(300)
 def test_the_recipe_for_slurm_runs(tmp_path: Path) -> None:
-    """With programs in the place of Slurm's: the logs have the job's id, and a good job's audit stands beside them.
-
-    It is clean, but for what torch's group nccl2 registers in vain where that is the default.
-    """
-    script, collect = blocks("bash", "Slurm")
-    (tmp_path / "job.sh").write_text(script)
+    """The logs have the job's id, with the audit beside them: clean, but for what torch's nccl2 registers in vain."""
+    collect = slurm_in(tmp_path)
     train_in(tmp_path)
-    stub(tmp_path / "bin", "srun", SRUN)
-    stub(tmp_path / "bin", "scontrol", "#!/bin/sh\necho 127.0.0.1\n")
     env = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "127.0.0.1", "LOGS": str(tmp_path), "MASTER_PORT": free_port()}
     done = rehearsed(["bash", "job.sh"], tmp_path, **env)
     assert done.status == 0, done.output
@@ -200,11 +192,8 @@ def test_the_recipe_for_slurm_runs(tmp_path: Path) -> None:
 
 def test_the_recipe_for_slurm_keeps_the_status_of_the_ranks(tmp_path: Path) -> None:
     """Although the audit comes after them."""
-    script, _ = blocks("bash", "Slurm")
-    (tmp_path / "job.sh").write_text(script)
+    slurm_in(tmp_path)
     (tmp_path / "train.py").write_text("raise SystemExit(7)\n")
-    stub(tmp_path / "bin", "srun", SRUN)
-    stub(tmp_path / "bin", "scontrol", "#!/bin/sh\necho 127.0.0.1\n")
     env = {"SLURM_JOB_ID": "4711", "LOGS": str(tmp_path), "PATH": of_path(tmp_path / "bin")}
     assert run(["bash", "job.sh"], env, cwd=tmp_path).status == 7
 

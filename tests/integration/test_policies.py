@@ -1,7 +1,5 @@
 """Policies of installed packages: the one of the documentation, found and asked in a process of its own."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

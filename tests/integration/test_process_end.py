@@ -1,7 +1,5 @@
 """The end of the interpreter: the log is closed, and we make no call into CUDA or NCCL."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The report in a browser: what it draws, what its controls do, and that it asks for nothing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,16 +1,14 @@
 """A signal that ends the program ends it also where tracehook notes in the ring which one it was."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from support.processes import python
 
 # A signal that is swallowed lets the program come to its end.
 PROGRAM = """
@@ -53,24 +51,18 @@ def test_a_terminal_that_hangs_up_ends_the_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"),
+    ("number", "last", "code"),
     [
-        (signal.SIGHUP, SI_KERNEL),
-        (signal.SIGTERM, POLL_IN),
-        (signal.SIGABRT, SI_KERNEL),
-        (signal.SIGBUS, BUS_MCEERR_AO),
+        (signal.SIGHUP, SENT, SI_KERNEL),
+        (signal.SIGTERM, SENT, POLL_IN),
+        (signal.SIGABRT, SENT, SI_KERNEL),
+        (signal.SIGBUS, SENT, BUS_MCEERR_AO),
+        (signal.SIGSEGV, "ctypes.string_at(8)", 0),  # a fault, which comes again at its own instruction
     ],
 )
-def test_what_the_kernel_sends_ends_the_program(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_what_the_kernel_sends_ends_the_program(tmp_path: Path, number: signal.Signals, last: str, code: int) -> None:
     """Nothing would raise it again: only a fault comes again by itself."""
-    command = [sys.executable, "-c", _text(SENT), str(tmp_path / "ring"), str(int(number)), str(code)]
-    assert subprocess.run(command, timeout=100, check=False).returncode == -number
-
-
-def test_a_fault_ends_the_program(tmp_path: Path) -> None:
-    """It comes again at its own instruction."""
-    command = [sys.executable, "-c", _text("ctypes.string_at(8)"), str(tmp_path / "ring")]
-    assert subprocess.run(command, timeout=100, check=False).returncode == -signal.SIGSEGV
+    assert python(_text(last), str(tmp_path / "ring"), str(int(number)), str(code), timeout=100).status == -number
 
 
 def test_a_signal_that_the_program_blocks_waits_for_the_program(tmp_path: Path) -> None:
@@ -91,18 +83,9 @@ def test_a_signal_that_the_program_blocks_waits_for_the_program(tmp_path: Path) 
         os._exit(0)
     """
     settings = {"HOOK": "1", "LOG": str(tmp_path / "logs"), "METRICS": str(tmp_path / "metrics")}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        # One thread of OpenBLAS: others would take the signals.
-        env=os.environ
-        | {f"SYMM_REGISTER_{name}": value for name, value in settings.items()}
-        | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+    # python() allows OpenBLAS one thread: others would take the signals.
+    done = python(textwrap.dedent(script), env={f"SYMM_REGISTER_{name}": value for name, value in settings.items()})
+    assert (done.status, done.out, done.err) == (0, "True\n", "")
 
 
 def test_the_program_may_have_its_stacks_written_at_any_signal_of_its_own(tmp_path: Path) -> None:
@@ -119,12 +102,6 @@ def test_the_program_may_have_its_stacks_written_at_any_signal_of_its_own(tmp_pa
                 assert "most recent call first" in file.read(), number
                 faulthandler.unregister(number)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "stacks")],
-        env=os.environ | {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path / "logs")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    env = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path / "logs")}
+    done = python(textwrap.dedent(script), str(tmp_path / "stacks"), env=env)
+    assert (done.status, done.err) == (0, "")

@@ -1,7 +1,5 @@
 """The page for people who let an agent read logs: its commands run, and the fields that it names are there."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """``tracehook watch`` beside a job that runs: in a terminal, in a pipe, once; and how it ends."""
 
-from __future__ import annotations
-
 import codecs
 import fcntl
 import json

@@ -3,8 +3,6 @@
 SYMM_REGISTER_TIMEOUT is half a minute, so whoever is told earlier was answered. The cases are those of jobs/apart.py.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -104,8 +102,7 @@ def test_there_is_never_a_shifted_sum(tmp_path: Path) -> None:
     """Where a rank may be inside NCCL, all further collectives are refused on all ranks, in one sentence."""
     run = case("goes_on_after_mixed", tmp_path, "W16")
     told = "some ranks are in a symmetric kernel of NCCL and the others are not"
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert None not in facts["errors"], run.output
         assert facts["reached"][0] == 2, "one before, and the one that hangs"
     assert len(run.finished.lines(told)) >= 2, run.output

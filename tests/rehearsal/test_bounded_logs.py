@@ -1,12 +1,11 @@
 """A job whose logs have a bound: they stay below it, and the audit proves what is left and claims no more."""
 
-from __future__ import annotations
-
 import os
 import re
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Self
 
 import pytest
 from support.audits import CLEAN, FINDINGS, Audit
@@ -29,7 +28,7 @@ class Du:
         self.looks = 0
         self.most = Counter[str]()  # bytes, by rank
 
-    def __enter__(self) -> Du:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -59,15 +58,8 @@ class Du:
 def run(folder: Path, lie: str) -> Rehearsal:
     """Run the job, look at its files meanwhile, and assert that it was a good one with all its limits kept."""
     with Du(folder, 0.1 if SECONDS < 60 else 1.0) as du:
-        job = rehearse(
-            "bounded.py",
-            str(SECONDS),
-            lie,
-            log=folder,
-            ranks=RANKS,
-            env={"SYMM_REGISTER_LOG_LIMIT": "8MiB"},
-            timeout=SECONDS + 100,
-        )
+        env, patience = {"SYMM_REGISTER_LOG_LIMIT": "8MiB"}, SECONDS + 100
+        job = rehearse("bounded.py", str(SECONDS), lie, log=folder, ranks=RANKS, env=env, timeout=patience)
     job.assert_good()
     print(f"{du.looks} looks; most bytes of a rank: {dict(du.most)}; parts: {[log.begin['part'] for log in job.logs]}")
     assert len(du.most) == RANKS

@@ -1,12 +1,9 @@
 """Frameworks that have NCCL's memory registered by torch: known, and clean."""
 
-from __future__ import annotations
-
-import json
 from pathlib import Path
 
 import pytest
-from audit.goldens import audit
+from support.audits import CLEAN, Audit
 from support.rehearsal import Rehearsal, rehearse
 
 LAYERS, STEPS = 2, 3
@@ -33,5 +30,4 @@ def test_fsdp2_with_memory_of_the_group(tmp_path: Path, alone: Rehearsal) -> Non
         assert plain["registrations"] > 0, "torch registers its pool"
         assert facts["registrations"] == plain["registrations"] + len(made)
         assert len(run.events("deregister.local", rank)) == len(made)
-    text, findings = audit(tmp_path)
-    assert json.loads(findings) == [], text
+    Audit(tmp_path).expect(CLEAN)

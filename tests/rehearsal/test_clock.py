@@ -1,7 +1,5 @@
 """Somebody sets the clock of one host while a job runs: the audit says so, and no time becomes wrong by it."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from audit.goldens import audit
-from support.rehearsal import JOBS, rehearse
+from support.rehearsal import JOBS, rehearse_until
 
 from tracehook.log.ring import read_header
 
@@ -28,9 +26,8 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_clock_that_jumps_on_one_host_is_named_and_changes_no_time(step: int, shim: Path, tmp_path: Path) -> None:
     """The ranks that wait, who is to blame, and since when, are told as ever."""
     log = tmp_path / "log"
-    job = ("launch_and_end.py", "2", "3", "SIGTERM", str(JOBS / "clock_jumps.py"), str(step))
     env = {"LD_PRELOAD": str(shim), "TEST_CLOCK": str(tmp_path / "clock")}
-    run = rehearse(*job, devices=2, log=log, env=env, cold=True, timeout=90)
+    run = rehearse_until(3, "clock_jumps.py", str(step), ranks=2, log=log, env=env, cold=True, timeout=90)
     text, findings = audit(log)
     rows = [row for row in json.loads(findings) if row[0] != "ended-by-others"]
     assert sorted((rule, severity, ranks[0]) for rule, severity, ranks, _ in rows) == [

@@ -1,7 +1,5 @@
 """Symmetric memory in code for torch.compile: what stays in windows, and what is left to Python."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,7 @@ from support.symmetric import alike, both, play
 
 def run(case: str, log: Path) -> Rehearsal:
     """Run one function of the job; it ends well, and the audit finds nothing."""
-    found = play("compiled.py", case, log=log)
-    found.assert_good()
+    found = play("compiled.py", case, log=log).assert_good()
     Audit(log).expect(CLEAN)
     return found
 
@@ -81,8 +78,7 @@ def test_a_scope_is_left_to_python(tmp_path: Path) -> None:
 
 def test_a_graph_follows_the_switch(tmp_path: Path) -> None:
     """Between tracehook.disable() and enable() the same graph gives ordinary memory; its sums are always right."""
-    found = play("compiled.py", "switched_off", log=tmp_path)
-    found.assert_good()
+    found = play("compiled.py", "switched_off", log=tmp_path).assert_good()
     assert alike(found, "first") == [[3.0] * 4, True]
     assert alike(found, "second") == [[3.0] * 8, False]
     assert alike(found, "third") == [[3.0] * 12, True]

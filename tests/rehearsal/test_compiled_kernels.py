@@ -1,7 +1,5 @@
 """Kernels that a program compiles while it runs, by Triton or torch.compile: the job runs, and a line tells of them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -26,8 +24,7 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def run(case: str, caches: dict[str, str], ranks: int = 0) -> tuple[Rehearsal, list[tuple[str, ...]]]:
     """Run one function of the job; it ends well. Return also what each process said of its kernels."""
-    found = rehearse("compiled_kernels.py", case, ranks=ranks, env=caches, timeout=360)
-    found.assert_good()
+    found = rehearse("compiled_kernels.py", case, ranks=ranks, env=caches, timeout=360).assert_good()
     return found, sorted(match.groups(default="") for match in TOLD.finditer(found.finished.err))
 
 

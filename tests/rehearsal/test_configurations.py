@@ -1,7 +1,5 @@
 """Settings of one call (NCCL 2.31's nccl*Config): the ranks compare them at their first use."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -21,8 +19,7 @@ def play(tmp_path: Path, case: str, **env: str) -> Rehearsal:
 
 def test_settings_that_are_alike_work(tmp_path: Path) -> None:
     """Each is compared once for an operation, whatever the profilers' tags are; calls without settings never are."""
-    run = play(tmp_path, "alike")
-    run.assert_good()
+    run = play(tmp_path, "alike").assert_good()
     for rank in (0, 1):
         assert run.facts(rank)["value"] == 48.0  # 3, 6, 12, 24, and once more
         first = [event["operation"] for event in run.events("placement.first_use", rank)]
@@ -33,8 +30,7 @@ def test_settings_that_are_alike_work(tmp_path: Path) -> None:
 
 def test_settings_count_beside_the_places(tmp_path: Path) -> None:
     """In a window a known place is compared again when the settings are new."""
-    run = play(tmp_path, "in_windows")
-    run.assert_good()
+    run = play(tmp_path, "in_windows").assert_good()
     for rank in (0, 1):
         assert run.facts(rank)["value"] == 96.0
         # With 4, with 8, and without; then the call that has no settings at all.
@@ -55,11 +51,9 @@ def test_settings_count_beside_the_places(tmp_path: Path) -> None:
 )
 def test_settings_that_differ_are_refused_on_every_rank(tmp_path: Path, case: str, wishes: tuple[str, str]) -> None:
     """Both ranks hear the field and both values, from NCCL's own function and on stderr, and NCCL is not called."""
-    run = play(tmp_path, case)
-    run.assert_good()
+    run = play(tmp_path, case).assert_good()
     sentence = "; ".join(f"rank {rank} wants '{wish}'" for rank, wish in enumerate(wishes))
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert (facts["result"], facts["called"]) == (REFUSED, 0), run.output
         assert sentence in facts["said"]
     assert len(run.finished.lines(sentence)) == 2, run.output
@@ -78,8 +72,7 @@ def test_without_verification_the_audit_finds_settings_that_differ(tmp_path: Pat
 
 def test_the_older_structure_is_read_to_its_end_only(tmp_path: Path) -> None:
     """Version 2.31's has no event, so it agrees with one of 2.32 that sets none."""
-    run = play(tmp_path, "old_layout")
-    run.assert_good()
+    run = play(tmp_path, "old_layout").assert_good()
     assert all((run.facts(rank)["result"], run.facts(rank)["called"]) == (0, 1) for rank in (0, 1)), run.output
 
 
@@ -101,10 +94,8 @@ def test_a_rank_without_settings_is_named(tmp_path: Path) -> None:
 
 def test_known_settings_that_a_rank_confuses_are_found(tmp_path: Path) -> None:
     """The digests of the ranks differ, and the answer names the call with both settings; then nobody makes another."""
-    run = play(tmp_path, "swapped")
-    run.assert_good()
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    run = play(tmp_path, "swapped").assert_good()
+    for facts in run.told:
         assert facts["result"] == REFUSED, run.output
         assert "rank 0 made all_reduce_config" in facts["said"]
         assert "maxCTAs 4" in facts["said"]

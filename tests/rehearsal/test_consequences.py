@@ -1,7 +1,5 @@
 """Rules that are broken because something else failed first are told apart, and do not decide the exit status."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

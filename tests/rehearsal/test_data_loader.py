@@ -1,14 +1,12 @@
 """A rank whose data loader does not go on is named as such, by the audit and by the line of its program."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
 
 import pytest
 from audit.goldens import audit
-from support.rehearsal import JOBS, rehearse
+from support.rehearsal import JOBS, rehearse_until
 
 LOOP = 1 + (JOBS / "loads.py").read_text().splitlines().index(
     "    for batch in DataLoader(Numbers(), num_workers=1, prefetch_factor=1):"
@@ -17,8 +15,7 @@ LOOP = 1 + (JOBS / "loads.py").read_text().splitlines().index(
 
 def last_line(fault: str, log: Path) -> str:
     """Play a fault for some seconds, on two ranks that a launcher then ends; return the last line of the audit."""
-    job = ("launch_and_end.py", "2", "4", "SIGTERM", str(JOBS / "loads.py"), fault)
-    run = rehearse(*job, devices=2, log=log, timeout=90)
+    run = rehearse_until(4, "loads.py", fault, ranks=2, log=log, timeout=90)
     text, findings = audit(log)
     rule, _, ranks, _ = next(each for each in json.loads(findings) if each[1] == "error")
     assert (rule, ranks[0]) == ("ended-by-exception" if fault == "killed" else "rank-missing", 1), run.output + text

@@ -1,7 +1,5 @@
 """Device communicators of programs: while one lives, tracehook ends no window of its communicator."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -21,8 +19,7 @@ def counted(run: Rehearsal, rank: int) -> list[tuple[str, bool, int]]:
 
 def test_trim_leaves_windows_to_kernels(tmp_path: Path) -> None:
     """Unused memory stays on all ranks while one lives, is given back after it, and status and explain say so."""
-    run = play("held_windows.py", "trimmed", log=tmp_path)
-    run.assert_good()
+    run = play("held_windows.py", "trimmed", log=tmp_path).assert_good()
     assert (alike(run, "held"), alike(run, "given_back")) == ({"live": 1, "pinned": 2}, 0)
     assert "stays while its 1 device communicator (ncclDevCommCreate) live" in alike(run, "explained")
     assert (alike(run, "free"), alike(run, "later")) == ({"live": 0, "pinned": 0}, 32 * MIB)
@@ -33,8 +30,7 @@ def test_trim_leaves_windows_to_kernels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["ended", "aborted"])
 def test_a_group_that_ends_first_leaves_its_windows_to_nccl(tmp_path: Path, case: str) -> None:
     """NCCL ends them in that call: no rule is broken, their memory has no window then, and the audit finds nothing."""
-    run = play("held_windows.py", case, log=tmp_path)
-    run.assert_good()
+    run = play("held_windows.py", case, log=tmp_path).assert_good()
     assert run.events("deregister.window") == []
     assert (alike(run, "windows"), alike(run, "live"), alike(run, "late")) == ([0], 0, 0)
     Audit(tmp_path).expect(CLEAN)
@@ -42,8 +38,7 @@ def test_a_group_that_ends_first_leaves_its_windows_to_nccl(tmp_path: Path, case
 
 def test_an_abort_ends_the_wait_for_other_ranks(tmp_path: Path) -> None:
     """Creating one is a collective call inside the communicator's gate, which does not keep an abort away."""
-    run = play("held_windows.py", "alone", log=tmp_path, TRACEHOOK_EMU_WINDOW_TIMEOUT="60")
-    run.assert_good()
+    run = play("held_windows.py", "alone", log=tmp_path, TRACEHOOK_EMU_WINDOW_TIMEOUT="60").assert_good()
     facts = run.facts(0)
     assert facts["result"] == 3
     assert facts["seconds"] < TIMEOUT + 3
@@ -53,8 +48,7 @@ def test_an_abort_ends_the_wait_for_other_ranks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["grouped", "non_blocking"])
 def test_one_that_nccl_makes_later_counts(tmp_path: Path, case: str) -> None:
     """At the end of a group of calls, or in the background; also on a communicator that torch did not make."""
-    run = play("held_windows.py", case, log=tmp_path)
-    run.assert_good()
+    run = play("held_windows.py", case, log=tmp_path).assert_good()
     assert alike(run, "held")["live"] == 1
     assert [counted(run, rank) for rank in (0, 1)] == [[("create", True, 1), ("destroy", True, 0)]] * 2
 

@@ -1,14 +1,12 @@
 """A device that runs one kernel without end: its rank is named, though its program made the calls that others made."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.processes import SCRIPTS, run
-from support.rehearsal import read_logs, rehearse
+from support.rehearsal import JOBS, read_logs, rehearse_until
 
 RANKS = 3
 # Rank 1 has a kernel that never ends, before its second call; and calls behind it. Nobody looks at a result before.
@@ -34,14 +32,8 @@ def played(folder: Path, cycles: int, calls: int) -> dict[str, Any]:
     """Return what the audit says of the job."""
     job, log = folder / "job.py", folder / "log"
     job.write_text(JOB)
-    found = rehearse(
-        *("launch_and_end.py", str(RANKS), "8", "SIGTERM", str(job), str(cycles), str(calls)),
-        devices=RANKS,
-        log=log,
-        env={"PYTHONPATH": str(Path(__file__).with_name("jobs"))},
-        timeout=90,
-        cold=True,
-    )
+    how: dict[str, Any] = {"env": {"PYTHONPATH": str(JOBS)}, "cold": True, "timeout": 90}
+    found = rehearse_until(8, job, str(cycles), str(calls), ranks=RANKS, log=log, **how)
     assert len(read_logs(log)) == RANKS, found.output
     return dict(json.loads(run([SCRIPTS / "tracehook", "audit", log, "--json"]).out))
 

@@ -1,7 +1,5 @@
 """Communicators and processes that end badly: no call on a dead communicator, and the log says what happened."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -45,13 +43,8 @@ def test_watchdog_tears_the_process_down(tmp_path: Path) -> None:
 @pytest.mark.parametrize("handling", ["1", "2"])
 def test_watchdog_aborts(tmp_path: Path, handling: str) -> None:
     """Where the watchdog aborts the communicator, its registrations are dropped without a call, and the log says so."""
-    run = rehearse(
-        "never_arrives.py",
-        ranks=2,
-        log=tmp_path,
-        env={**QUICK, "TORCH_NCCL_ASYNC_ERROR_HANDLING": handling},
-        timeout=90,
-    )
+    env = QUICK | {"TORCH_NCCL_ASYNC_ERROR_HANDLING": handling}
+    run = rehearse("never_arrives.py", ranks=2, log=tmp_path, env=env, timeout=90)
     assert not run.finished.late, run.output
     assert run.broken == [], run.output
     log = run.log(0)

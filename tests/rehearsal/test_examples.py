@@ -1,7 +1,5 @@
 """The examples run with the hook on, and leave nothing registered."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -40,15 +38,13 @@ def test_serving_with_two_groups(tmp_path: Path) -> None:
 
 def test_a_cache_of_registrations_takes_no_false_hit(tmp_path: Path) -> None:
     """The driver gives an address to another segment, and the example registers that one anew."""
-    run = rehearse(EXAMPLES / "cached_registrations.py", log=tmp_path)
-    run.assert_good()
+    run = rehearse(EXAMPLES / "cached_registrations.py", log=tmp_path).assert_good()
     assert run.finished.out == "the same address: True, the same handle: False\nregistered now: 1\n"
 
 
 def test_tensor_parallelism_with_symmetric_memory(tmp_path: Path) -> None:
     """All layers share one window, registered once, and trim gives its memory back at the end."""
-    run = rehearse(EXAMPLES / "symmetric_tp.py", log=tmp_path, ranks=2, torchrun=True, timeout=90)
-    run.assert_good()
+    run = rehearse(EXAMPLES / "symmetric_tp.py", log=tmp_path, ranks=2, torchrun=True, timeout=90).assert_good()
     assert "8 layers, 1 window of 20 MiB" in run.finished.out
     assert "given back at the end: 20 MiB" in run.finished.out
     for rank in (0, 1):
@@ -75,8 +71,7 @@ def test_a_decoder_whose_policy_decides_by_the_batch(tmp_path: Path) -> None:
     log = tmp_path / "log"
     run = rehearse(
         EXAMPLES / "tp_decoder.py", *arguments, log=log, ranks=2, torchrun=True, env=env, cold=True, timeout=120
-    )
-    run.assert_good()
+    ).assert_good()
     rows = json.loads((tmp_path / "step.json").read_text())["rows"]
     assert [(row["batch"], row["nbytes"]) for row in rows] == [(1, 512), (4, 2048)]
     arms = ("plain", "symmetric", "policy")
@@ -88,8 +83,7 @@ def test_a_decoder_whose_policy_decides_by_the_batch(tmp_path: Path) -> None:
 
 def test_a_ring_between_peers(tmp_path: Path) -> None:
     """Ranks gather each other's rows by puts alone, also from a graph that is replayed."""
-    run = rehearse(EXAMPLES / "ring.py", log=tmp_path, ranks=4, torchrun=True, timeout=90)
-    run.assert_good()
+    run = rehearse(EXAMPLES / "ring.py", log=tmp_path, ranks=4, torchrun=True, timeout=90).assert_good()
     for rank in range(4):
         assert f"rank {rank}: rows [[0.0], [1.0], [2.0], [3.0]]" in run.finished.out, run.output
         for value in (10.0, 20.0):
@@ -100,8 +94,7 @@ def test_a_ring_between_peers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_messages_through_mailboxes(tmp_path: Path, ranks: int) -> None:
     """Each rank gets what its left neighbour sent, one message after the other, whatever their sizes."""
-    run = rehearse(EXAMPLES / "send_recv.py", log=tmp_path, ranks=ranks, torchrun=True, timeout=90)
-    run.assert_good()
+    run = rehearse(EXAMPLES / "send_recv.py", log=tmp_path, ranks=ranks, torchrun=True, timeout=90).assert_good()
     for rank in range(ranks):
         sent = [[100.0 * turn + (rank - 1) % ranks] for turn in range(4)]
         assert f"rank {rank}: {sent}" in run.finished.out, run.output
@@ -115,6 +108,23 @@ def test_a_job_that_loses_a_rank(tmp_path: Path) -> None:
     )
     assert run.status == 1, run.output
     Audit(tmp_path).expect(FINDINGS, "(rank-failed): rank 2 ended without a word: SIGKILL")
+
+
+# At least one of each minor version, and both sides of what changed within one (tracehook/cpp/nccl/traits.def).
+VERSIONS = ("2.27.7", "2.28.9", "2.29.2", "2.29.7", "2.30.3", "2.30.7", "2.31.2", "2.32.3")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("job", ["tour.py", "symmetric_tp.py"])
+def test_a_job_of_four_ranks_runs_on_every_version_of_nccl(tmp_path: Path, job: str, version: str) -> None:
+    """The tour registers, splits, captures and aborts; the other one has a scope, whose memory is in a window."""
+    major, minor, patch = map(int, version.split("."))
+    env = {"TRACEHOOK_EMU_NCCL_VERSION": str(10000 * major + 100 * minor + patch)}
+    ran = rehearse(EXAMPLES / job, log=tmp_path, ranks=4, torchrun=True, env=env, timeout=150).assert_good()
+    Audit(tmp_path).expect(CLEAN)
+    assert len(ran.logs) == 4
+    if job == "symmetric_tp.py":
+        assert [len(ran.events("register.window", rank)) for rank in range(4)] == [1] * 4
 
 
 def changing(text: str) -> str:

@@ -1,7 +1,5 @@
 """Expandable segments: followed as ranges, explained, and registered by no version of NCCL."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -18,17 +16,14 @@ EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 def play(log: Path, when: str, version: str = OLD, **more: str) -> Rehearsal:
     """Run the job with two ranks; it ends well."""
     env = EXPANDABLE | {"TRACEHOOK_EMU_NCCL_VERSION": version} | more
-    run = rehearse("expandable.py", when, ranks=2, log=log, hook=when == "first", env=env)
-    run.assert_good()
-    return run
+    return rehearse("expandable.py", when, ranks=2, log=log, hook=when == "first", env=env).assert_good()
 
 
 @pytest.mark.parametrize("when", ["first", "late"])
 def test_ranges_are_those_of_the_allocator(tmp_path: Path, when: str) -> None:
     """After growing, shrinking and growing again, the mapped ranges are what the allocator's snapshot shows."""
     run = play(tmp_path, when)
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         for at in (["adopted"] if when == "late" else []) + ["grown", "holes", "grown_again", "freed"]:
             assert facts[at]["ours"] == facts[at]["torch"], at
             assert facts[at]["differences"] == 0, at
@@ -40,8 +35,7 @@ def test_ranges_are_those_of_the_allocator(tmp_path: Path, when: str) -> None:
 def test_older_ones_are_said(tmp_path: Path) -> None:
     """What is expandable and older than the hook is adopted, and said, also if the setting is off by then."""
     run = play(tmp_path, "switched_off")
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for rank, facts in enumerate(run.told):
         assert facts["adopted"]["ours"] == facts["adopted"]["torch"] != []
         assert list(facts["status"]["reasons"]) == ["expandable_segments"]
         assert [event["adopted"] for event in run.events("range.map", rank)] == [True]
@@ -67,8 +61,7 @@ def test_the_log_tells_what_was_mapped(tmp_path: Path) -> None:
 def test_beside_a_group_that_registers_by_itself(tmp_path: Path) -> None:
     """The group leaves expandable segments out too; the ranges are right, and a scope's memory is registered."""
     run = play(tmp_path, "first", NEW, TORCH_DIST_USE_NCCL2="1")
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert facts["holes"]["ours"] == facts["holes"]["torch"]
         assert (facts["reason"], facts["symmetric"], facts["sum"]) == ("expandable_segment", True, 2.0)
     ranges = {event["addr"] for event in run.events("range.map")}
@@ -82,8 +75,7 @@ def test_no_version_registers_them(tmp_path: Path, version: str) -> None:
     ranges = {event["addr"] for event in run.events("range.map")}
     assert ranges
     assert not ranges & {event["addr"] for event in run.events("register.local")}
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert facts["reason"] == "expandable_segment"
         assert "which changes its size in place, and nothing that is registered with NCCL can" in facts["text"]
         assert (facts["symmetric"], facts["sum"]) == (True, 2.0)

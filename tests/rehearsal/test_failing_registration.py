@@ -1,7 +1,5 @@
 """NCCL refuses a registration: all or nothing on that communicator, one warning, and the job runs on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from support.rehearsal import rehearse
@@ -11,8 +9,7 @@ from tracehook.audit.summary import summarise
 
 def test_all_or_nothing(tmp_path: Path) -> None:
     """The third registration fails: that communicator keeps none and gets no more, the other keeps all."""
-    run = rehearse("plain.py", log=tmp_path, faults="ncclCommRegister:fail@2=1")
-    run.assert_good()
+    run = rehearse("plain.py", log=tmp_path, faults="ncclCommRegister:fail@2=1").assert_good()
     facts = run.facts()
     assert facts["end"] == "reached"
     assert facts["sum"] == 1.0
@@ -30,19 +27,14 @@ def test_all_or_nothing(tmp_path: Path) -> None:
 
 def test_warned_without_a_log() -> None:
     """Without a log directory the warning stands on stderr all the same."""
-    run = rehearse("plain.py", faults="ncclCommRegister:fail@1=2", env={"SYMM_REGISTER_HOOK": "1"})
-    run.assert_good()
+    run = rehearse("plain.py", faults="ncclCommRegister:fail@1=2", env={"SYMM_REGISTER_HOOK": "1"}).assert_good()
     assert len(run.finished.lines("failed with NCCL error 2")) == 1, run.output
 
 
 def test_warned_when_the_log_cannot_be_written(tmp_path: Path) -> None:
     """With a log that could not be opened the warning stands on stderr all the same."""
-    run = rehearse(
-        "plain.py",
-        faults="ncclCommRegister:fail@1=2",
-        env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": "/proc"},
-    )
-    run.assert_good()
+    env = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": "/proc"}
+    run = rehearse("plain.py", faults="ncclCommRegister:fail@1=2", env=env).assert_good()
     assert list(tmp_path.iterdir()) == []
     assert len(run.finished.lines("no log")) == 1, run.output
     assert len(run.finished.lines("failed with NCCL error 2")) == 1, run.output

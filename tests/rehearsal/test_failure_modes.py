@@ -4,8 +4,6 @@ The cases are those of jobs/symmetric_cases.py; what the emulated NCCL does with
 tests/emulator/test_windows.py.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +29,7 @@ def case(name: str, log: Path, *more: str, version: str = OLD, **env: Any) -> Re
 def assert_refused(run: Rehearsal, kind: str, *wanted: str) -> None:
     """Both ranks raised `kind`, in time, with all of `wanted` in the text, and nothing of it had reached NCCL."""
     run.assert_good()
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert facts["error"] is not None, run.output
         assert facts["error"][0] == kind, run.output
         for text in (communicator(run), *wanted):
@@ -174,8 +171,7 @@ def test_buffer_across_the_end_of_a_window_is_refused(tmp_path: Path) -> None:
 
 def test_ordinary_memory_gets_no_window(tmp_path: Path) -> None:
     """Memory of cudaMalloc is not offered to NCCL, which would refuse it; it works as ever, and explain says why."""
-    run = case("ordinary_memory", tmp_path)
-    run.assert_good()
+    run = case("ordinary_memory", tmp_path).assert_good()
     assert (alike(run, "reason"), alike(run, "symmetric"), alike(run, "sum")) == ("not_in_pool", False, 3.0)
     assert len(run.events("register.window")) == 2, "of the scope, one a rank"
     assert len(run.events("register.local", 0)) >= 2, "registered locally, as all segments are"
@@ -183,8 +179,7 @@ def test_ordinary_memory_gets_no_window(tmp_path: Path) -> None:
 
 def test_expandable_segments_are_kept_out(tmp_path: Path) -> None:
     """With expandable segments on, tensors of a scope lie elsewhere and are right; others get no window."""
-    run = case("expandable", tmp_path, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
-    run.assert_good()
+    run = case("expandable", tmp_path, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True").assert_good()
     assert (alike(run, "reason"), alike(run, "inside")) == ("expandable_segment", True)
     assert (alike(run, "sum"), alike(run, "plain")) == (3.0, 3.0)
     assert [event["ok"] for event in run.events("register.window")] == [True, True]
@@ -195,8 +190,7 @@ def test_expandable_segments_are_kept_out(tmp_path: Path) -> None:
 
 def test_nothing_is_registered_during_a_capture(tmp_path: Path, version: str) -> None:
     """A scope in a capture does not break it: its memory waits for sync, and the replay is right before and after."""
-    run = case("capture", tmp_path, version=version)
-    run.assert_good()
+    run = case("capture", tmp_path, version=version).assert_good()
     assert both(run, "error") == [None, None]
     assert alike(run, "sum") == 3.0
     assert (alike(run, "reason"), alike(run, "later")) == ("deferred", "symmetric")
@@ -211,8 +205,7 @@ def test_nothing_is_registered_during_a_capture(tmp_path: Path, version: str) ->
 
 def test_graph_replays_with_windows(tmp_path: Path) -> None:
     """Captured symmetric memory is right at each replay, pinned until release_graphs, and then given back by trim."""
-    run = case("graph_replay", tmp_path)
-    run.assert_good()
+    run = case("graph_replay", tmp_path).assert_good()
     assert alike(run, "reason") == "symmetric"
     assert alike(run, "sums") == [3.0, 6.0, 9.0]
     assert (alike(run, "pinned"), alike(run, "unpinned")) == (1, 0)
@@ -232,16 +225,14 @@ def test_trim_of_one_rank_gives_nothing_back(tmp_path: Path) -> None:
 
 def test_trim_drops_what_is_unused_on_all_ranks_only(tmp_path: Path) -> None:
     """Ranks with different unused segments keep both windows, until the segments are unused everywhere."""
-    run = case("trim_different", tmp_path)
-    run.assert_good()
+    run = case("trim_different", tmp_path).assert_good()
     assert both(run, "error") == [None, None]
     assert (alike(run, "windows"), alike(run, "left"), alike(run, "given_back")) == (2, 0, 64 * MB)
 
 
 def test_freed_memory_keeps_its_window(tmp_path: Path) -> None:
     """A segment that torch gives back stays mapped and registered, and an equal request gets it again."""
-    run = case("freed_while_registered", tmp_path)
-    run.assert_good()
+    run = case("freed_while_registered", tmp_path).assert_good()
     assert (alike(run, "retired"), alike(run, "same"), alike(run, "sum")) == (32 * MB, True, 3.0)
     assert (alike(run, "before"), alike(run, "after")) == (1, 1)
     assert len(run.events("register.window", 0)) == 1
@@ -249,24 +240,21 @@ def test_freed_memory_keeps_its_window(tmp_path: Path) -> None:
 
 def test_memory_is_registered_once(tmp_path: Path) -> None:
     """Scope after scope over the same memory makes one window on a communicator."""
-    run = case("registered_once", tmp_path)
-    run.assert_good()
+    run = case("registered_once", tmp_path).assert_good()
     assert (alike(run, "windows"), alike(run, "sum")) == (1, 3.0)
     assert len(run.events("register.window")) == 2
 
 
 def test_memory_has_windows_on_two_communicators(tmp_path: Path) -> None:
     """The same memory in windows of two communicators is right on both."""
-    run = case("two_groups", tmp_path)
-    run.assert_good()
+    run = case("two_groups", tmp_path).assert_good()
     assert (alike(run, "windows"), alike(run, "sums")) == (2, [3.0, 3.0])
 
 
 @pytest.mark.parametrize("name", ["abort_with_windows", "after_destroy"])
 def test_no_call_on_a_communicator_that_ended(tmp_path: Path, name: str) -> None:
     """After an abort or a destroy the program allocates and frees as before, and nothing is deregistered any more."""
-    run = case(name, tmp_path)
-    run.assert_good()
+    run = case(name, tmp_path).assert_good()
     assert both(run, "error") == [None, None]
     end = "communicator.abort" if name == "abort_with_windows" else "communicator.retire"
     for rank in (0, 1):

@@ -3,8 +3,6 @@
 FAULTY_RUNS is the number of seeds, FAULTY_FROM the first one. ``unit/test_faulty_programs.py`` plays very many.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 from audit.goldens import audit
 from support.faulty import draw
 from support.played import Played
-from support.rehearsal import JOBS, rehearse
+from support.rehearsal import rehearse, rehearse_until
 
 MOST = 4  # ranks
 RULES = ("rank-missing", "calls-differ")
@@ -30,12 +28,7 @@ def test_the_rank_that_does_wrong_is_named(seed: int, tmp_path: Path) -> None:
     program = draw(seed, MOST)
     if program.culprit < 0 or not Played(program).stands:
         return  # the fault does no harm
-    run = rehearse(
-        *("launch_and_end.py", str(program.ranks), "6", "SIGTERM", str(JOBS / "faulty_run.py"), str(seed), str(MOST)),
-        devices=program.ranks,
-        log=tmp_path,
-        timeout=100,
-    )
+    run = rehearse_until(6, "faulty_run.py", str(seed), str(MOST), ranks=program.ranks, log=tmp_path, timeout=100)
     text, told = audit(tmp_path)
     found = json.loads(told)
     last = text.splitlines()[-2]

@@ -1,7 +1,5 @@
 """The feed of segments: what libraries that keep something by the address of GPU memory hear."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 
@@ -23,8 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
         libraries.append(str(folder / f"lib{name}.so"))
         compiler = ["g++", "-std=c++17", "-shared", "-fPIC", "-I", str(ROOT / "tracehook" / "cpp")]
         subprocess.run([*compiler, "-o", libraries[-1], JOBS / f"{name}.cpp"], check=True)
-    played = rehearse("feed.py", *libraries, log=folder / "log", hook=False)
-    played.assert_good()
+    played = rehearse("feed.py", *libraries, log=folder / "log", hook=False).assert_good()
     Audit(folder / "log").expect(CLEAN)
     return played
 

@@ -1,13 +1,11 @@
 """A job that hangs until torch's own time-out leaves dumps: the audit shows the place in the program of both sides."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import pytest
 from support.audits import FINDINGS, Audit
-from support.rehearsal import JOBS, rehearse
+from support.rehearsal import JOBS, rehearse_until
 
 PLANTED = JOBS / "planted.py"
 
@@ -22,20 +20,14 @@ def line_of(text: str) -> int:
 def test_the_places_of_the_call_that_waits_and_of_the_last_one_of_the_culprit(tmp_path: Path) -> None:
     """Rank 1 computes for ever after two steps. Its partner waits in the first layer of the third one."""
     log, dumps = tmp_path / "logs", tmp_path / "dumps"
-    log.mkdir()
     dumps.mkdir()
-    run = rehearse(
-        *("launch_and_end.py", "2", "30", "SIGTERM", str(PLANTED), "compute", "1", "2"),
-        devices=2,
-        log=log,
-        timeout=120,
-        env={
-            "TEST_TIMEOUT": "3",
-            "TORCH_FR_BUFFER_SIZE": "2000",
-            "TORCH_FR_DUMP_TEMP_FILE": str(dumps / "nccl_trace_rank_"),
-            "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-        },
-    )
+    env = {
+        "TEST_TIMEOUT": "3",
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_FR_DUMP_TEMP_FILE": str(dumps / "nccl_trace_rank_"),
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
+    run = rehearse_until(30, PLANTED, "compute", "1", "2", ranks=2, log=log, timeout=120, env=env)
     assert len(list(dumps.iterdir())) == 2, run.output
 
     audit = Audit(log, "--flight-recorder", str(dumps), "--json").expect(FINDINGS)

@@ -1,9 +1,8 @@
 """What kind of device a rehearsal plays: `tracehook rehearse --gpu`."""
 
-from __future__ import annotations
-
 import json
 import sys
+from typing import Any
 
 import pytest
 from support.processes import SCRIPTS, Finished, run
@@ -31,6 +30,9 @@ print(json.dumps({
 """
 
 
+ASKED = ("name", "capability", "processors", "memory", "shared", "l2", "threads", "peers")
+
+
 def rehearse(*options: str) -> Finished:
     """Ask two devices what they are."""
     return run([SCRIPTS / "tracehook", "rehearse", "--devices", "2", *options, "--", sys.executable, "-c", ASKS], {})
@@ -44,36 +46,17 @@ def told(*options: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "name", "capability", "processors", "memory", "shared", "l2", "threads", "peers"),
+    ("gpu", "row"),
     [
-        ("H200", "NVIDIA H200", [9, 0], 132, 140, 227, 60, 2048, True),
-        ("l40s", "NVIDIA L40S", [8, 9], 142, 48, 99, 96, 1536, True),
-        ("RTX4090", "NVIDIA GeForce RTX 4090", [8, 9], 128, 24, 99, 72, 1536, False),
+        ("H200", ("NVIDIA H200", [9, 0], 132, 140, 227, 60, 2048, True)),
+        ("l40s", ("NVIDIA L40S", [8, 9], 142, 48, 99, 96, 1536, True)),
+        ("RTX4090", ("NVIDIA GeForce RTX 4090", [8, 9], 128, 24, 99, 72, 1536, False)),
     ],
 )
-def test_torch_and_nvml_say_what_it_is(
-    gpu: str,
-    name: str,
-    capability: list[int],
-    processors: int,
-    memory: int,
-    shared: int,
-    l2: int,
-    threads: int,
-    peers: bool,
-) -> None:
+def test_torch_and_nvml_say_what_it_is(gpu: str, row: tuple[Any, ...]) -> None:
     """Name, compute capability, multiprocessors, memory and caches; the name in any case."""
-    assert told("--gpu", gpu) == {
-        "name": name,
-        "capability": capability,
-        "processors": processors,
-        "memory": memory,
-        "shared": shared,
-        "l2": l2,
-        "threads": threads,
-        "peers": peers,
-        "nvml": [name, memory, *capability],
-    }
+    expected = dict(zip(ASKED, row, strict=True))
+    assert told("--gpu", gpu) == expected | {"nvml": [expected["name"], expected["memory"], *expected["capability"]]}
 
 
 def test_memory_can_be_another() -> None:

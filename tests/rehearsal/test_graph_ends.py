@@ -4,8 +4,6 @@ So ncclCommFinalize, ncclCommDestroy and ncclCommAbort do (`localPersistentRefs`
 2.30.7 alike). The emulated NCCL waits to its deadline, and then says rule C8.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +46,13 @@ def test_a_group_that_ends_before_its_graph_is_named(tmp_path: Path, case: str, 
 
 def test_a_graph_that_was_released_first_ends_in_order(tmp_path: Path, version: str) -> None:
     """Once the graph is gone, all windows are undone before the destroy, also without release_graphs."""
-    run = end("released", tmp_path, version)
-    run.assert_good()
+    run = end("released", tmp_path, version).assert_good()
     assert run.events("communicator.graphs") == []
     assert [event["ok"] for event in run.events("deregister.window")] == [True, True]
 
 
 def test_a_graph_that_is_released_meanwhile_ends_the_wait(tmp_path: Path, version: str) -> None:
     """Another thread releases the graph: the destroy returns, no rule is broken, and NCCL ended the window itself."""
-    run = end("released_meanwhile", tmp_path, version)
-    run.assert_good()
+    run = end("released_meanwhile", tmp_path, version).assert_good()
     assert_said(run)
     assert max(both(run, "seconds")) < 50, "the emulation would end the wait after 60 s"

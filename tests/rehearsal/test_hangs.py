@@ -3,8 +3,6 @@
 HANGS is the number of seeds, HANGS_FROM the first one.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import random
@@ -17,21 +15,14 @@ from pathlib import Path
 
 import pytest
 from support.audits import Audit
-from support.processes import SCRIPTS, Finished, run
-from support.rehearsal import JOBS
+from support.processes import Finished
+from support.rehearsal import run_command
 
 SEEDS = int(os.environ.get("HANGS", "4"))
 FIRST = int(os.environ.get("HANGS_FROM", "0"))
 RANKS = 8
 FAULTS = ("skip", "order", "receive", "compute")
 HANGS = 87
-
-
-def rehearse(*job: str, devices: int, limit: float, log: Path | None = None) -> Finished:
-    """Run a launcher's job as the command does."""
-    options = ["--devices", str(devices), "--hang-timeout", str(limit), *(["--log", str(log)] if log else [])]
-    command = ["rehearse", *options, "--", sys.executable, *job]
-    return run([SCRIPTS / "tracehook", *command], {"PYTHONPATH": str(JOBS)}, timeout=240, cwd=JOBS)
 
 
 def told(finished: Finished) -> list[str]:
@@ -74,7 +65,7 @@ def test_the_rank_that_the_others_wait_for_is_in_the_first_line(seed: int) -> No
     fault = FAULTS[seed % len(FAULTS)]
     rank = chosen.randrange(RANKS // 2 if fault == "receive" else 0, RANKS)
     step = chosen.choice(range(2, 5))
-    finished = rehearse(
+    finished = run_command(
         *("launch_and_end.py", str(RANKS), "90", "SIGTERM", "planted.py", fault, str(rank), str(step)),
         devices=RANKS,
         limit=20,
@@ -106,7 +97,7 @@ def test_a_slow_rank_is_no_hang(tmp_path: Path) -> None:
     """The others wait for it for three seconds, six times, and the limit is fifteen."""
     job = tmp_path / "slow.py"
     job.write_text(SLOW)
-    finished = rehearse("launch.py", "2", sys.executable, str(job), devices=2, limit=15)
+    finished = run_command("launch.py", "2", sys.executable, str(job), devices=2, limit=15)
     assert (finished.status, told(finished)) == (0, []), finished.output
 
 
@@ -126,7 +117,7 @@ def test_a_rank_that_does_not_come_to_where_a_group_is_made(tmp_path: Path) -> N
     """NCCL waits there for all ranks of the parent, also for those that get no part of the new one."""
     job = tmp_path / "split.py"
     job.write_text(SPLIT)
-    finished = rehearse("launch_and_end.py", "3", "60", "SIGTERM", str(job), devices=3, limit=3)
+    finished = run_command("launch_and_end.py", "3", "60", "SIGTERM", str(job), devices=3, limit=3)
     assert finished.status == HANGS, finished.output
     (line,) = told(finished)
     assert line.startswith("ranks 0, 2 wait in ncclCommSplit (split 1) of communicator"), finished.output
@@ -160,7 +151,7 @@ def test_a_rank_that_does_not_come_to_a_first_call(whose: str, waiting: str, mis
     """The first call of a group makes its communicator, and NCCL waits there for ever. The audit names the rank."""
     job = tmp_path / "made.py"
     job.write_text(MADE)
-    finished = rehearse(
+    finished = run_command(
         "launch_and_end.py", "3", "60", "SIGTERM", str(job), whose, devices=3, limit=5, log=tmp_path / "log"
     )
     assert finished.status == HANGS, finished.output
@@ -198,6 +189,6 @@ def test_a_communicator_that_has_a_name_is_called_by_it(tmp_path: Path) -> None:
     """That is commName of ncclConfig_t; torch 2.11 leaves it empty."""
     job = tmp_path / "named.py"
     job.write_text(NAMED)
-    finished = rehearse("launch_and_end.py", "2", "60", "SIGTERM", str(job), devices=2, limit=2)
+    finished = run_command("launch_and_end.py", "2", "60", "SIGTERM", str(job), devices=2, limit=2)
     assert finished.status == HANGS, finished.output
     assert re.search(r"of communicator [0-9a-f]{16}, group tp \(ranks 0, 1\) for", told(finished)[0]), finished.output

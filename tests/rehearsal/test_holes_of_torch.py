@@ -5,8 +5,6 @@ gets wrong is tested with that one, the rest with the default. A test fails too 
 are in test_torch_hook.py; the cases are those of jobs/holes.py.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -292,8 +290,7 @@ def test_pool_that_grows_earlier_on_one_rank(tmp_path: Path) -> None:
     by_torch, by_tracehook = play("grows", log=tmp_path, only_torch=HANGS, only_tracehook=short)
     assert_hung(by_torch, 0)
     by_tracehook.assert_good()
-    for rank in (0, 1):
-        facts = by_tracehook.facts(rank)
+    for facts in by_tracehook.told:
         assert facts["error"][0] == "RegistrationTimeout", by_tracehook.output
         assert f"rank 1 did not come within the {TIMEOUT} s that rank 0 waited" in facts["error"][1]
         assert facts["reached"] == NOT_CALLED

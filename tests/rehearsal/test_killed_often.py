@@ -3,8 +3,6 @@
 TRACEHOOK_TEST_KILLS: how many rounds; docs/verification.md has the figures of 200.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -248,9 +246,8 @@ def judge(directory: Path, told: dict[str, Any], figures: Figures) -> list[str]:
 def test_nothing_is_lost(tmp_path: Path, first: int) -> None:
     """What a killed rank had noted is in its log or its ring; the audit names it, what it held, and nothing else."""
     count = min(AT_ONCE, KILLS - first)
-    run = rehearse(
-        "killed_often.py", str(first), str(count), str(SEED), str(tmp_path), devices=2, env=QUICK, timeout=170
-    )
+    job = ("killed_often.py", str(first), str(count), str(SEED), str(tmp_path))
+    run = rehearse(*job, devices=2, env=QUICK, timeout=170)
     assert run.status == 0, run.output
     assert run.broken == [], run.output
     assert run.finished.orphans == 0, run.output

@@ -1,7 +1,5 @@
 """A process is killed while its log begins a new part: what the bound does not take is there, and nothing twice."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import Counter

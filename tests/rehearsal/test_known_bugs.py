@@ -1,7 +1,5 @@
 """Bugs that are known: what the emulation plays, the audit names them after; what bears on a job is said before."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -14,11 +12,7 @@ from tracehook.audit.verdict import Filter, judge
 
 SAYS = "bears on this job"
 # The bug "nccl 2.28, sends first" is of this NCCL, whichever torch is installed.
-LEGACY = {
-    "NCCL_LEGACY_CUDA_REGISTER": "1",
-    "SYMM_REGISTER_LOCAL": "all",
-    "TRACEHOOK_EMU_NCCL_VERSION": "22809",
-}
+LEGACY = {"NCCL_LEGACY_CUDA_REGISTER": "1", "SYMM_REGISTER_LOCAL": "all", "TRACEHOOK_EMU_NCCL_VERSION": "22809"}
 
 
 def named(log: Path) -> list[str]:
@@ -29,15 +23,8 @@ def named(log: Path) -> list[str]:
 
 def test_a_window_for_which_all_wait_looks_like_a_lost_message(tmp_path: Path) -> None:
     """All ranks are in ncclCommWindowRegister, and it does not come back for longer than the time-out."""
-    slow = {"SYMM_REGISTER_TIMEOUT": "3"}
-    run = rehearse(
-        "symmetric_scopes.py",
-        "nested_same",
-        ranks=2,
-        log=tmp_path,
-        env=slow,
-        faults="ncclCommWindowRegister:slow@1=6000ms",
-    )
+    env, faults = {"SYMM_REGISTER_TIMEOUT": "3"}, "ncclCommWindowRegister:slow@1=6000ms"
+    run = rehearse("symmetric_scopes.py", "nested_same", ranks=2, log=tmp_path, env=env, faults=faults)
     assert "register.stalled" in {event["event"] for log in run.logs for event in log.events}, run.output
     assert named(tmp_path) == ["nccl #2379"]
 

@@ -1,7 +1,5 @@
 """What a collective uses stays registered until the device has finished it, however late another rank comes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -24,8 +22,7 @@ def test_nothing_is_deregistered_under_a_collective(tmp_path: Path, how: str) ->
 
 def test_a_free_beside_a_capture_waits_for_the_device_and_leaves_the_capture_alone(tmp_path: Path) -> None:
     """Another thread captures a stream in the mode in which CUDA lets this one free memory: its graph is whole."""
-    run = _play("capture", tmp_path)
-    run.assert_good()
+    run = _play("capture", tmp_path).assert_good()
     assert run.facts(0)["capture"] == 0
 
 

@@ -1,7 +1,5 @@
 """SYMM_REGISTER_SEGMENTS: which segments are followed and not registered, and who is told."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path
@@ -20,8 +18,7 @@ VMM = {"SYMM_REGISTER_MEMORY": "vmm", "SYMM_REGISTER_LOCAL": "auto"}
 
 def _run(tmp_path: Path, **env: str) -> Rehearsal:
     cold = "PYTHONPATH" in env
-    run = rehearse("left_out.py", str(tmp_path), ranks=2, log=tmp_path / "logs", env=env, cold=cold)
-    run.assert_good()
+    run = rehearse("left_out.py", str(tmp_path), ranks=2, log=tmp_path / "logs", env=env, cold=cold).assert_good()
     assert {event["size"] for event in run.events("segment.alloc")} >= SIZES
     return run
 
@@ -109,8 +106,7 @@ def test_a_rule_for_communicators_of_so_many_ranks(tmp_path: Path) -> None:
     code = "from tracehook.policies import LeaveOut\nrule = LeaveOut(least_ranks=2, most_ranks=2)\n"
     install(tmp_path, "my-rules", "1.0", {"my_rules": code}, {"pairs": "my_rules:rule"}, "tracehook.segments")
     env = VMM | {"PYTHONPATH": str(tmp_path), "SYMM_REGISTER_SEGMENTS": "pairs"}
-    run = rehearse("captured_calls.py", ranks=2, log=tmp_path / "logs", env=env, cold=True)
-    run.assert_good()
+    run = rehearse("registered_calls.py", "captured", ranks=2, log=tmp_path / "logs", env=env, cold=True).assert_good()
     assert run.events("register.local") == []
     assert run.facts()["gathered"] == [1.0, 2.0]
     assert run.finished.lines("tracehook: ") == []
@@ -118,8 +114,7 @@ def test_a_rule_for_communicators_of_so_many_ranks(tmp_path: Path) -> None:
 
 def test_only_segments_of_that_size_are_registered(tmp_path: Path) -> None:
     """Of segments of 24 and 48 MiB only the larger one is registered with the communicators. The audit is clean."""
-    run = rehearse("plain.py", ranks=2, log=tmp_path, env={"SYMM_REGISTER_SEGMENTS": "from-32MiB"})
-    run.assert_good()
+    run = rehearse("plain.py", ranks=2, log=tmp_path, env={"SYMM_REGISTER_SEGMENTS": "from-32MiB"}).assert_good()
     assert {event["size"] for event in run.events("segment.alloc")} >= {24 * MB, 48 * MB}
     assert {event["size"] for event in run.events("register.local")} == {48 * MB}
     Audit(tmp_path).expect(CLEAN)
@@ -127,8 +122,7 @@ def test_only_segments_of_that_size_are_registered(tmp_path: Path) -> None:
 
 def test_a_choice_that_one_rank_alone_has_is_a_finding(tmp_path: Path) -> None:
     """NCCL may need a buffer to be registered on all ranks: the audit names the ranks whose choice differs."""
-    run = rehearse("plain.py", ranks=2, log=tmp_path, env={"SYMM_REGISTER_SEGMENTS": "from-32MiB"})
-    run.assert_good()
+    run = rehearse("plain.py", ranks=2, log=tmp_path, env={"SYMM_REGISTER_SEGMENTS": "from-32MiB"}).assert_good()
     log = run.log(1).path
     log.write_text(log.read_text().replace('"segments":["from-32MiB"]', '"segments":["all"]', 1))
     Audit(tmp_path).expect(FINDINGS, "segments is", "from-32MiB on rank 0", "all on rank 1")
@@ -136,8 +130,7 @@ def test_a_choice_that_one_rank_alone_has_is_a_finding(tmp_path: Path) -> None:
 
 def test_a_segment_that_is_not_left_out_and_not_registered_is_a_finding(tmp_path: Path) -> None:
     """The audit believes the mark of the birth alone: without it, the segment was forgotten."""
-    run = rehearse("plain.py", ranks=2, log=tmp_path, env={"SYMM_REGISTER_SEGMENTS": "from-32MiB"})
-    run.assert_good()
+    run = rehearse("plain.py", ranks=2, log=tmp_path, env={"SYMM_REGISTER_SEGMENTS": "from-32MiB"}).assert_good()
     log = run.log(1).path
     assert '"left_out":[2]' in log.read_text()
     log.write_text(log.read_text().replace(',"left_out":[2]', ""))
@@ -147,8 +140,7 @@ def test_a_segment_that_is_not_left_out_and_not_registered_is_a_finding(tmp_path
 @pytest.mark.parametrize("env", [{}, {"NCCL_GRAPH_REGISTER": "0"}])
 def test_with_vmm_captured_calls_run_on_registered_memory(tmp_path: Path, env: dict[str, str]) -> None:
     """There tracehook sets NCCL_GRAPH_REGISTER=0 itself, in a launcher too; a program that sets it says no to NCCL."""
-    run = rehearse("captured_calls.py", ranks=2, log=tmp_path, env=VMM | env, torchrun=True)
-    run.assert_good()
+    run = rehearse("registered_calls.py", "captured", ranks=2, log=tmp_path, env=VMM | env, torchrun=True).assert_good()
     assert run.facts()["variable"] == "0"
     assert {event["size"] for event in run.events("register.local", 0)} == {24 * MB, 48 * MB}
     assert run.finished.lines("NCCL_GRAPH_REGISTER=0 is set") == []
@@ -157,7 +149,6 @@ def test_with_vmm_captured_calls_run_on_registered_memory(tmp_path: Path, env: d
 def test_captured_calls_run_on_the_programs_memory(tmp_path: Path) -> None:
     """Where segments of graphs are left out: by what all ranks of the call have alike, and not by the segment."""
     env = VMM | {"SYMM_REGISTER_SEGMENTS": "no-graph-pools"}
-    run = rehearse("captured_calls.py", ranks=2, log=tmp_path, env=env)
-    run.assert_good()
+    run = rehearse("registered_calls.py", "captured", ranks=2, log=tmp_path, env=env).assert_good()
     assert run.events("register.local") == []
     assert run.facts()["gathered"] == [1.0, 2.0]

@@ -1,7 +1,5 @@
 """Libraries of a program share torch's memory by legacy IPC handles, with SYMM_REGISTER_MEMORY=vmm as without."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,8 +17,7 @@ def test_a_library_shares_memory_of_torch_by_legacy_handles(tmp_path: Path, env:
     library = tmp_path / "liblegacy_handles.so"
     source = JOBS / "legacy_handles.cpp"
     subprocess.run(["g++", "-std=c++17", "-shared", "-fPIC", "-o", library, source], check=True)
-    run = rehearse("legacy_handles.py", str(library), ranks=2, log=tmp_path / "log", env=env)
-    run.assert_good()
+    run = rehearse("legacy_handles.py", str(library), ranks=2, log=tmp_path / "log", env=env).assert_good()
     for rank in range(2):
         assert run.facts(rank)["statuses"] == [0, 0, 0, 0], run.output
         assert run.facts(rank)["value"] == 2 - rank

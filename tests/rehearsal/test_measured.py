@@ -1,7 +1,5 @@
 """Policy ``measured``: symmetric memory where the table says that it is faster, and the same answer on all ranks."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -37,8 +35,7 @@ EVERYTHING = dict.fromkeys(CHOSEN, True)
 
 def test_the_table_chooses_the_memory(tmp_path: Path) -> None:
     """By operation, size and way of calling."""
-    run = play(JOB, "same", str(tmp_path), log=tmp_path / "log", SYMM_REGISTER_POLICY="measured")
-    run.assert_good()
+    run = play(JOB, "same", str(tmp_path), log=tmp_path / "log", SYMM_REGISTER_POLICY="measured").assert_good()
     assert alike(run, "found") == CHOSEN
     assert alike(run, "sum") == 3.0
     assert "tracehook:" not in run.finished.err
@@ -63,8 +60,7 @@ def test_the_version_of_nccl_is_that_of_the_library_that_is_loaded(tmp_path: Pat
 )
 def test_all_ranks_fall_back_to_the_next_policy(tmp_path: Path, case: str, told: str) -> None:
     """Ranks that have different tables, or none, or one that was made elsewhere; one line says so."""
-    run = play(JOB, case, str(tmp_path), log=tmp_path / "log", SYMM_REGISTER_POLICY="measured")
-    run.assert_good()
+    run = play(JOB, case, str(tmp_path), log=tmp_path / "log", SYMM_REGISTER_POLICY="measured").assert_good()
     assert alike(run, "found") == EVERYTHING, run.output
     assert alike(run, "sum") == 3.0
     lines = [line for line in run.finished.err.splitlines() if line.startswith("tracehook:")]

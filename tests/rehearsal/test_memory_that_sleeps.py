@@ -4,8 +4,6 @@ Random programs of two ranks sleep, wake, communicate, allocate and free. They a
 and every setting of tracehook, and the memory comes back as it does without tracehook.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
@@ -47,8 +45,7 @@ def test_random_programs_that_sleep_are_right(
     library: Path, tmp_path: Path, types: str, settings: dict[str, Any], seed: int
 ) -> None:
     """No rule of NCCL is broken, nothing of the pool is registered, and the audit has no finding."""
-    run = play(library, tmp_path, types, str(seed), STEPS, **settings)
-    run.assert_good()
+    run = play(library, tmp_path, types, str(seed), STEPS, **settings).assert_good()
     pausable = {event["segment"] for event in run.events("segment.alloc") if event.get("memory_kind") == "pausable"}
     assert pausable, run.output
     assert all(min(run.facts(rank)["asleep"]) > 0 for rank in range(2)), run.output
@@ -65,8 +62,7 @@ def test_random_programs_that_sleep_are_right(
 @pytest.mark.parametrize("types", [PRIVATE, SHAREABLE])
 def test_memory_that_sleeps_is_shared_with_no_peer(library: Path, tmp_path: Path, types: str) -> None:
     """A peer would go on to read what was there, and keep it from coming back. Ordinary tensors are shared then."""
-    run = play(library, tmp_path, types, "0", "2", "share")
-    run.assert_good()
+    run = play(library, tmp_path, types, "0", "2", "share").assert_good()
     for rank in range(2):
         assert "a library can take its memory away" in run.facts(rank)["refused"]
         assert run.facts(rank)["shared"] == 2.0 - rank
@@ -76,8 +72,7 @@ def test_what_was_registered_before_tracehook_knew_of_it_is_undone_before_it_sle
     library: Path, tmp_path: Path
 ) -> None:
     """The hook began when the tensors were there: it finds out at the first sleep, and registers them no more."""
-    run = play(library, tmp_path, SHAREABLE, "0", "2", "late", hook=False, SYMM_REGISTER_LOCAL="all")
-    run.assert_good()
+    run = play(library, tmp_path, SHAREABLE, "0", "2", "late", hook=False, SYMM_REGISTER_LOCAL="all").assert_good()
     for rank in range(2):
         events = run.log(rank).events
         adopted = {event["segment"] for event in run.events("segment.adopt", rank)}
@@ -131,7 +126,6 @@ def test_a_graph_whose_memory_slept_is_named_if_nccl_registered_it(
 
 def test_a_graph_that_is_gone_before_the_memory_sleeps_is_no_finding(library: Path, tmp_path: Path) -> None:
     """With the graph NCCL ends its registration."""
-    run = rehearse("sleeping_graph.py", str(library), SHAREABLE, "dropped", ranks=2, log=tmp_path)
-    run.assert_good()
+    run = rehearse("sleeping_graph.py", str(library), SHAREABLE, "dropped", ranks=2, log=tmp_path).assert_good()
     assert not any(run.events("segment.captured", rank) for rank in range(2))
     Audit(tmp_path).expect(CLEAN)

@@ -1,7 +1,5 @@
 """Files of metrics as jobs leave them: of ranks that end, disagree, hang, fork or are killed, and on a full disk."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

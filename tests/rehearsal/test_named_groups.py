@@ -1,7 +1,5 @@
 """Groups by the names that people know, and ranks by their number in the job: in the log and in exceptions."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -51,8 +49,7 @@ def findings(log: Path) -> list[dict[str, Any]]:
 
 def test_the_log_names_groups(tmp_path: Path) -> None:
     """Each communicator of a group has one line, with the ranks of the job."""
-    run = play(tmp_path, "sizes")
-    run.assert_good()
+    run = play(tmp_path, "sizes").assert_good()
     for rank in range(4):
         pair = rank // 2
         assert named(run, rank) == {None: [0, 1, 2, 3], f"tp_{pair}": [2 * pair, 2 * pair + 1]}, run.output
@@ -82,8 +79,7 @@ def test_a_rank_that_does_not_come_is_named_by_the_job(tmp_path: Path) -> None:
 
 def test_a_slow_rank_is_waited_for(tmp_path: Path) -> None:
     """An alarm about a communicator that its own group has not used yet begins no other sequence of rounds."""
-    run = play(tmp_path, "slow", SYMM_REGISTER_TIMEOUT="60")
-    run.assert_good()
+    run = play(tmp_path, "slow", SYMM_REGISTER_TIMEOUT="60").assert_good()
     assert [run.facts(rank)["symmetric"] for rank in range(4)] == [True] * 4
     assert findings(tmp_path) == []
 
@@ -97,12 +93,8 @@ def test_a_swap_is_named_by_the_job(tmp_path: Path) -> None:
 
 
 def test_a_group_of_a_mesh_is_called_by_its_dimension_unless_it_may_be_another(tmp_path: Path) -> None:
-    """Groups that wait for their first collective are told apart by the rank that this process has in them.
-
-    Ranks 0 and 3 have one rank in both of theirs.
-    """
-    run = play(tmp_path, "mesh")
-    run.assert_good()
+    """Groups without a call so far are told apart by this process's rank in them: ranks 0 and 3 have one in both."""
+    run = play(tmp_path, "mesh").assert_good()
     assert [{"tp", "dp"} & set(named(run, rank)) for rank in range(4)] == [set(), {"tp", "dp"}, {"tp", "dp"}, set()]
     assert (named(run, 1)["tp"], named(run, 1)["dp"]) == ([0, 1], [1, 3])
 
@@ -124,9 +116,7 @@ def refused(tmp_path: Path) -> Any:
     """Run a job with a policy that refuses small requests."""
     install(tmp_path / "site", "large_only", "1.0", {"large_only": POLICY}, {"large-only": "large_only:large_only"})
     env = {"SYMM_REGISTER_POLICY": "large-only", "PYTHONPATH": str(tmp_path / "site")}
-    run = rehearse(JOB, "refused", ranks=4, log=tmp_path / "log", env=env, cold=True)
-    run.assert_good()
-    return run
+    return rehearse(JOB, "refused", ranks=4, log=tmp_path / "log", env=env, cold=True).assert_good()
 
 
 def test_a_policy_knows_groups_by_name_and_ranks(refused: Any) -> None:

@@ -1,7 +1,5 @@
 """Non-blocking communicators: registered when they are ready, and never called before."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -23,8 +21,7 @@ NON_BLOCKING = {"TORCH_NCCL_USE_COMM_NONBLOCKING": "1"}
 )
 def test_registered_once_ready(tmp_path: Path, faults: str) -> None:
     """Each segment is registered exactly once with each non-blocking communicator, after it is ready."""
-    run = rehearse("plain.py", ranks=2, log=tmp_path, env=NON_BLOCKING, faults=faults, timeout=60)
-    run.assert_good()
+    run = rehearse("plain.py", ranks=2, log=tmp_path, env=NON_BLOCKING, faults=faults, timeout=60).assert_good()
     for log in run.logs:
         counts = summarise(log)
         assert (counts.communicators, counts.local.left, counts.failures, counts.warnings) == (2, 0, 0, 0)
@@ -47,8 +44,7 @@ def test_registered_once_ready(tmp_path: Path, faults: str) -> None:
 
 def test_ranks_agree_on_the_keys(tmp_path: Path) -> None:
     """The keys of non-blocking communicators are equal on their ranks, those of splits too."""
-    run = rehearse("splits.py", ranks=2, log=tmp_path, env=NON_BLOCKING, timeout=60)
-    run.assert_good()
+    run = rehearse("splits.py", ranks=2, log=tmp_path, env=NON_BLOCKING, timeout=60).assert_good()
     keys = [[event["comm"] for event in run.events("communicator.pending", rank)] for rank in (0, 1)]
     assert sorted(keys[0]) == sorted(keys[1])
     assert len(set(keys[0])) == 3
@@ -56,14 +52,8 @@ def test_ranks_agree_on_the_keys(tmp_path: Path) -> None:
 
 def test_freed_while_in_progress(tmp_path: Path) -> None:
     """A segment born and freed while a communicator is in progress is not registered with it, and nobody waits."""
-    run = rehearse(
-        "freed_meanwhile.py",
-        log=tmp_path,
-        env=NON_BLOCKING,
-        faults="ncclCommInitRankConfig:in_progress@1=4s",
-        timeout=60,
-    )
-    run.assert_good()
+    slow = "ncclCommInitRankConfig:in_progress@1=4s"
+    run = rehearse("freed_meanwhile.py", log=tmp_path, env=NON_BLOCKING, faults=slow).assert_good()
     (freed,), (ready,) = run.events("segment.free"), run.events("communicator.ready")
     assert freed["seq"] < ready["seq"], run.output
     assert not any(run.facts()["ready"]), "nobody has waited for it"

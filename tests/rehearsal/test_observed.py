@@ -1,7 +1,5 @@
 """Who registers: tracehook, or torch by itself, which is then recorded with its segments instead of done twice."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 
@@ -22,9 +20,8 @@ def play(log: Path, backend: str, when: str = "first", **env: str) -> Rehearsal:
     run = rehearse(
         "observed.py", backend, when, ranks=2, log=log, hook=when == "first", env={NCCL2: str(int(BY_ITSELF)), **env}
     )
-    assert run.status == 0, run.output
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    assert (run.status, run.broken) == (0, []), run.output
+    for facts in run.told:
         assert (facts["sum"], facts["end"]) == (4.0, "reached"), run.output
     return run
 
@@ -38,9 +35,7 @@ def registered(run: Rehearsal, rank: int) -> Counter[tuple[int, int]]:
 def test_torch_that_registers_by_itself_is_recorded(tmp_path: Path) -> None:
     """Each segment is registered once with each communicator of its time, by torch, and the log has all of it."""
     run = play(tmp_path, "nccl", **{NCCL2: "1"})
-    assert run.broken == [], run.output
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for rank, facts in enumerate(run.told):
         assert facts["kinds"] == ["observed"] * 2
         counts = registered(run, rank)
         assert set(counts.values()) == {1}
@@ -56,9 +51,7 @@ def test_torch_that_registers_by_itself_is_recorded(tmp_path: Path) -> None:
 def test_enabled_late(tmp_path: Path) -> None:
     """What torch registered before is in no log; what it does from then on is, and nothing is said to be missing."""
     run = play(tmp_path, "nccl", "late")
-    assert run.broken == [], run.output
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for rank, facts in enumerate(run.told):
         assert facts["kinds"] == ["observed"] * 2
         assert sum(registered(run, rank).values()) == facts["made"] - facts["before"]
     assert [event.get("adopted", False) for event in run.events("communicator.pending", 0)] == [True, False]
@@ -69,9 +62,7 @@ def test_enabled_late(tmp_path: Path) -> None:
 def test_the_stock_group(tmp_path: Path, mode: str) -> None:
     """With torch's stock group tracehook registers, each segment once with each communicator."""
     run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL=mode, **HOSTS)
-    assert run.broken == [], run.output
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for rank, facts in enumerate(run.told):
         assert facts["kinds"] == ["own"] * 2
         counts = registered(run, rank)
         assert set(counts.values()) == {1}
@@ -84,9 +75,7 @@ def test_the_stock_group(tmp_path: Path, mode: str) -> None:
 def test_both(tmp_path: Path) -> None:
     """`own` registers beside torch, which counts; that is as good, and costs twice the calls."""
     run = play(tmp_path, "nccl", SYMM_REGISTER_LOCAL="own", **HOSTS)
-    assert run.broken == [], run.output
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for rank, facts in enumerate(run.told):
         assert facts["kinds"] == ["own"] * 2
         assert facts["made"] == facts["undone"] > sum(registered(run, rank).values())
     Audit(tmp_path).expect(CLEAN, "Clean: ")
@@ -97,9 +86,7 @@ def test_both(tmp_path: Path) -> None:
 def test_torch_alone(tmp_path: Path, mode: str, kind: str) -> None:
     """Whatever tracehook is told, torch registers: `observe` has it all in the log, `off` nothing."""
     run = play(tmp_path, "nccl", SYMM_REGISTER_LOCAL=mode)
-    assert run.broken == [], run.output
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for rank, facts in enumerate(run.told):
         assert facts["kinds"] == [kind] * 2
         assert facts["symmetric"] is True
         assert facts["made"] == facts["undone"] > 0
@@ -113,9 +100,7 @@ def test_torch_alone(tmp_path: Path, mode: str, kind: str) -> None:
 def test_nobody(tmp_path: Path) -> None:
     """`off` registers nothing and misses nothing; windows of scopes are made all the same."""
     run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL="off")
-    assert run.broken == [], run.output
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert (facts["kinds"], facts["made"], facts["symmetric"]) == (["off"] * 2, 0, True)
     Audit(tmp_path).expect(CLEAN, "Clean: ")
 

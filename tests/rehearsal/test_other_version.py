@@ -1,7 +1,5 @@
 """One rank runs another version of something: the audit names what, and the ranks."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Rules that a rehearsal saw broken, and hangs that it ended, are in the log: the audit names them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.processes import SCRIPTS, Finished, run
-from support.rehearsal import JOBS, RULES_BROKEN
+from support.rehearsal import RULES_BROKEN, run_command
 
 HANGS = 87
 # Rank 1 deregisters what nobody registered; then it goes on, or is killed.
@@ -76,19 +74,8 @@ os._exit(0)
 
 def rehearse(log: Path, *job: str, ranks: int, limit: float = 0, faults: str = "") -> Finished:
     """Run a job of several ranks as the command does."""
-    command = [
-        "rehearse",
-        "--devices",
-        str(ranks),
-        "--hang-timeout",
-        str(limit),
-        "--log",
-        str(log),
-        "--",
-        sys.executable,
-    ]
-    env = {"PYTHONPATH": str(JOBS), "TRACEHOOK_EMU_FAULTS": faults, "TRACEHOOK_EMU_WINDOW_TIMEOUT": "3"}
-    return run([SCRIPTS / "tracehook", *command, *job], env, timeout=120, cwd=JOBS)
+    env = {"TRACEHOOK_EMU_FAULTS": faults, "TRACEHOOK_EMU_WINDOW_TIMEOUT": "3"}
+    return run_command(*job, devices=ranks, limit=limit, log=log, env=env)
 
 
 def audit(log: Path) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Which path every collective took, counted at the gate: exact, by size, captures once, and after a kill too."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path
@@ -37,9 +35,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(logs: Path) -> Rehearsal:
     """Run the job with ten sizes once."""
-    found = play("paths_counted.py", "sizes", log=logs)
-    found.assert_good()
-    return found
+    return play("paths_counted.py", "sizes", log=logs).assert_good()
 
 
 @pytest.mark.parametrize("path", ["plain", "symmetric"])
@@ -100,8 +96,7 @@ def test_the_table_of_the_summary(run: Rehearsal, logs: Path) -> None:
 @pytest.mark.parametrize(("version", "path"), [(OLDEST, "plain"), (OLD, "symmetric"), (NEW, "symmetric")])
 def test_collectives_of_one_group(tmp_path: Path, version: str, path: str) -> None:
     """NCCL 2.27 takes a symmetric kernel only for a collective alone in its group, as torch makes each."""
-    run = play("paths_counted.py", "groups", log=tmp_path, version=version)
-    run.assert_good()
+    run = play("paths_counted.py", "groups", log=tmp_path, version=version).assert_good()
     assert kinds(run, "three") == {("all_reduce", 4096, path, False): 3}
     assert kinds(run, "alone") == {("all_reduce", 4096, "symmetric", False): 1}
     assert kinds(run, "open") == {}, "NCCL takes a call in when its group ends"
@@ -113,8 +108,7 @@ def test_collectives_of_one_group(tmp_path: Path, version: str, path: str) -> No
 
 def test_threads_with_a_communicator_each(tmp_path: Path) -> None:
     """No call of another thread or group is lost or counted twice; a group that ended keeps its counts."""
-    run = play("paths_counted.py", "threads", log=tmp_path)
-    run.assert_good()
+    run = play("paths_counted.py", "threads", log=tmp_path).assert_good()
     assert alike(run, "by_group") == {"first": 101, "second": 201, "unused": 1}
     assert alike(run, "by_group_later") == alike(run, "by_group"), "a later group has the slot of the one that ended"
     keys = alike(run, "keys")
@@ -127,8 +121,7 @@ def test_threads_with_a_communicator_each(tmp_path: Path) -> None:
 
 def test_more_kinds_than_there_is_room_for(tmp_path: Path) -> None:
     """The first 256 kinds keep their rows; all others count together, and none is lost."""
-    run = play("paths_counted.py", "many", log=tmp_path)
-    run.assert_good()
+    run = play("paths_counted.py", "many", log=tmp_path).assert_good()
     made = alike(run, "made")
     assert alike(run, "at_end") == made + 1
     assert alike(run, "others") == made - 256, "the first call of the job is of a kind that comes again"

@@ -1,7 +1,5 @@
 """Peers that wait for signals: who did not send them is named, and nobody is where all were sent."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -9,16 +7,14 @@ from typing import Any
 
 import pytest
 from audit.goldens import audit
-from support.rehearsal import JOBS, rehearse
+from support.rehearsal import rehearse, rehearse_until
 
 MISUSE = "by PeerTensor.get(), which sends no signal: PeerGroup.get(tensor) does"
 
 
 def ended(log: Path, ranks: int, *how: str) -> tuple[str, list[Any]]:
     """Run the ring until an operator ends it; return the audit's last line, and its errors."""
-    log.mkdir()
-    job = ("launch_and_end.py", str(ranks), "10", "SIGTERM", str(JOBS / "peer_signals.py"), *how)
-    rehearse(*job, devices=ranks, log=log, timeout=120)
+    rehearse_until(10, "peer_signals.py", *how, ranks=ranks, log=log, timeout=120)
     text, findings = audit(log)
     return text.splitlines()[-2], [each for each in json.loads(findings) if each[1] == "error"]
 
@@ -64,8 +60,7 @@ def test_signals_that_were_all_sent_are_no_finding(tmp_path: Path, ranks: int) -
     """Whether the job then ends by itself, or is ended while it does something else."""
     _, found = ended(tmp_path / "killed", ranks, "slow")
     assert found == []
-    run = rehearse("peer_signals.py", ranks=ranks, log=tmp_path / "whole", timeout=120)
-    run.assert_good()
+    run = rehearse("peer_signals.py", ranks=ranks, log=tmp_path / "whole", timeout=120).assert_good()
     assert [run.facts(rank)["copied"] for rank in range(ranks)] == [(rank - 1) % ranks for rank in range(ranks)]
     assert not run.events("peer.timeout")
     assert audit(tmp_path / "whole")[1] == "[\n\n]\n"

@@ -1,7 +1,5 @@
 """Ranks that map each other's memory and copy directly, on emulated devices."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
@@ -44,43 +42,48 @@ def others(rank: int, ranks: int) -> list[float]:
     return [float(other) for other in range(ranks) if other != rank]
 
 
+EXPANDABLE: dict[str, Any] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+FABRIC = EXPANDABLE | {"TRACEHOOK_EMU_FABRIC": "1"}
+# What holds for memory of cudaMalloc holds for expandable segments.
+both_memories = pytest.mark.parametrize("env", [{}, EXPANDABLE], ids=["segment", "expandable"])
+
+
+@both_memories
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_gets_and_puts_over_several_repetitions(tmp_path: Path, ranks: int) -> None:
+def test_gets_and_puts_over_several_repetitions(tmp_path: Path, ranks: int, env: dict[str, Any]) -> None:
     """Tensors at an offset in a segment, new ones at each turn: all ranks get and put the right values."""
-    run = play(tmp_path, "repetitions", ranks=ranks)
-    for rank in range(ranks):
-        facts = run.facts(rank)
+    run = play(tmp_path, "repetitions", ranks=ranks, **env)
+    for rank, facts in enumerate(run.told):
         assert facts["got"] == [others(rank, ranks)] * 6, run.output
         assert facts["put"] == [others(rank, ranks)] * 6, run.output
     opened = [event for event in run.events("ipc.open", 0) if event["peer"] == 1]
-    assert len(opened) <= 6, "a segment is mapped once, not once for each tensor"
-    assert {event["handle"] for event in opened} == {"runtime"}
+    assert env or len(opened) <= 6, "a segment is mapped once, not once for each tensor"
+    assert {event["handle"] for event in opened} == {"file" if env else "runtime"}
 
 
 def test_the_address_of_a_freed_tensor_comes_again(tmp_path: Path) -> None:
     """A tensor is freed, and a new one in another segment gets its address: peers see the new one."""
     run = play(tmp_path, "same_address")
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for rank, facts in enumerate(run.told):
         assert facts["values"] == [[1.0 - rank]] * 3
         assert facts["released"], run.output
         assert (facts["segments"], facts["freed"], facts["mapped"]) == (3, True, SEMAPHORES)
     assert len({event["peer_segment"] for event in run.events("ipc.open", 0)}) == 3 + SEMAPHORES
 
 
+@both_memories
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_one_rank_hits_while_others_miss(tmp_path: Path, ranks: int) -> None:
+def test_one_rank_hits_while_others_miss(tmp_path: Path, ranks: int, env: dict[str, Any]) -> None:
     """One rank gives what its peers have mapped, the others what is new: none waits for a miss that does not come."""
-    run = play(tmp_path, "one_hits", ranks=ranks)
-    for rank in range(ranks):
-        assert run.facts(rank)["values"] == [others(rank, ranks)] * 4
+    run = play(tmp_path, "one_hits", ranks=ranks, **env)
+    assert [facts["values"] for facts in run.told] == [[others(rank, ranks)] * 4 for rank in range(ranks)]
 
 
-def test_a_batch_of_tensors_for_one_peer(tmp_path: Path) -> None:
+@both_memories
+def test_a_batch_of_tensors_for_one_peer(tmp_path: Path, env: dict[str, Any]) -> None:
     """Tensors of equal content, without elements, with strides and of several types keep apart and keep their shape."""
-    run = play(tmp_path, "batch")
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    run = play(tmp_path, "batch", **env)
+    for facts in run.told:
         assert (facts["values"], facts["same"], facts["again"]) == ([7.0, 7.0], False, [7.0, 7.0])
         assert (facts["empty"], facts["scalar"], facts["strides"]) == ([0, 3], 5.0, [1, 4])
         assert facts["turned"] == [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0], [8.0, 9.0, 10.0, 11.0]]
@@ -92,8 +95,7 @@ def test_a_batch_of_tensors_for_one_peer(tmp_path: Path) -> None:
 def test_giving_without_getting(tmp_path: Path, ranks: int) -> None:
     """A rank may give nothing, and the two sides of an exchange may give different things."""
     run = play(tmp_path, "nothing_back", ranks=ranks)
-    for rank in range(ranks):
-        facts = run.facts(rank)
+    for rank, facts in enumerate(run.told):
         assert facts["from_zero"] == [0.0 if other == 0 else None for other in others(rank, ranks)]
         assert facts["from_left"] == (rank - 1) % ranks
 
@@ -142,10 +144,6 @@ def test_memory_of_symmetric_pools(tmp_path: Path, ranks: int) -> None:
     assert {event["handle"] for event in run.events("ipc.export") if "pool_segment" in event} == {"file"}
 
 
-EXPANDABLE: dict[str, Any] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-FABRIC = EXPANDABLE | {"TRACEHOOK_EMU_FABRIC": "1"}
-
-
 @pytest.mark.parametrize(("env", "kind"), [(EXPANDABLE, "file"), (FABRIC, "fabric")], ids=["file", "fabric"])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_memory_of_expandable_segments(tmp_path: Path, ranks: int, env: dict[str, str], kind: str) -> None:
@@ -169,33 +167,7 @@ def test_memory_of_expandable_segments(tmp_path: Path, ranks: int, env: dict[str
 def test_memory_of_many_allocations(tmp_path: Path, env: dict[str, Any]) -> None:
     """More handles than a message holds: the first and the last are where they belong."""
     run = play(tmp_path, "many_allocations", **env)
-    for rank in (0, 1):
-        assert run.facts(rank)["ends"] == [10.0 * (1 - rank), 10.0 * (1 - rank) + 1]
-
-
-@pytest.mark.parametrize(
-    "case", ["repetitions", "one_hits", "batch", "release", "two_groups", "semaphores", "captured"]
-)
-def test_expandable_segments_are_no_other_memory(tmp_path: Path, case: str) -> None:
-    """What holds for memory of cudaMalloc holds for theirs."""
-    run = play(tmp_path, case, **EXPANDABLE)
-    for rank in (0, 1):
-        facts = run.facts(rank)
-        match case:
-            case "repetitions":
-                assert facts["got"] == facts["put"] == [others(rank, 2)] * 6
-            case "one_hits":
-                assert facts["values"] == [others(rank, 2)] * 4
-            case "batch":
-                assert (facts["values"], facts["half"], facts["scalar"]) == ([7.0, 7.0], 6.0, 5.0)
-            case "release":
-                assert facts["before"] == facts["again"] == 2.0 - rank
-            case "two_groups":
-                assert (facts["values"], facts["same"]) == ([2.0 - rank] * 2, True)
-            case "semaphores":
-                assert facts["put"] == facts["got"] == [0.0] * 8
-            case _:
-                assert (facts["replayed"], facts["new"]) == ([0.0] * 5, 0.0)
+    assert [facts["ends"] for facts in run.told] == [[10.0, 11.0], [0.0, 1.0]]
 
 
 def test_a_killed_peer_with_expandable_segments(tmp_path: Path) -> None:
@@ -210,19 +182,18 @@ def test_a_killed_peer_with_expandable_segments(tmp_path: Path) -> None:
 def test_memory_that_is_freed_while_a_peer_uses_it(tmp_path: Path, ranks: int) -> None:
     """The owner drops its tensor and empties the cache: it keeps the memory until the peer's last tensor is gone."""
     run = play(tmp_path, "freed_while_imported", ranks=ranks)
-    for rank in range(ranks):
-        facts = run.facts(rank)
+    for rank, facts in enumerate(run.told):
         assert facts["still"] is ((rank + 1) % ranks != 0), "rank 0 keeps no torch tensor"
         assert facts["gone"][0] == "PeerTensorGone"
         assert (facts["released"], facts["freed"]) == (True, True)
         assert rank == 0 or facts["kept"] == float(rank)
 
 
-def test_an_owner_asks_for_its_memory(tmp_path: Path) -> None:
+@both_memories
+def test_an_owner_asks_for_its_memory(tmp_path: Path, env: dict[str, Any]) -> None:
     """`release` ends what peers have of a tensor that its owner keeps, and it can be shared again."""
-    run = play(tmp_path, "release")
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    run = play(tmp_path, "release", **env)
+    for rank, facts in enumerate(run.told):
         assert (facts["released"], facts["returned"]) == ([True, False], True)
         assert facts["gone"][0] == "PeerTensorGone"
         assert facts["before"] == facts["again"] == 2.0 - rank
@@ -230,22 +201,22 @@ def test_an_owner_asks_for_its_memory(tmp_path: Path) -> None:
     assert len(set(generations)) == 2 + SEMAPHORES
 
 
-def test_two_groups_share_what_is_mapped(tmp_path: Path) -> None:
+@both_memories
+def test_two_groups_share_what_is_mapped(tmp_path: Path, env: dict[str, Any]) -> None:
     """A segment that two groups exchange is mapped once; the end of one leaves it to the other."""
-    run = play(tmp_path, "two_groups")
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    run = play(tmp_path, "two_groups", **env)
+    for rank, facts in enumerate(run.told):
         assert (facts["values"], facts["same"]) == ([2.0 - rank] * 2, True)
         assert facts["mapped"] == 1 + 2 * SEMAPHORES
         assert (facts["gone"][0], facts["left"]) == ("PeerTensorGone", [True, True])
 
 
+@both_memories
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_streams_order_puts_and_gets(tmp_path: Path, ranks: int) -> None:
+def test_streams_order_puts_and_gets(tmp_path: Path, ranks: int, env: dict[str, Any]) -> None:
     """Semaphores alone order copies in both directions, also when they are captured and replayed."""
-    run = play(tmp_path, "semaphores", "captured", ranks=ranks)
-    for rank in range(ranks):
-        facts = run.facts(rank)
+    run = play(tmp_path, "semaphores", "captured", ranks=ranks, **env)
+    for facts in run.told:
         assert facts["put"] == facts["got"] == [0.0] * 8
         assert (facts["outside"], facts["replayed"], facts["after"]) == ([0.0] * 2, [0.0] * 5, [0.0] * 2)
         assert facts["new"] == 0.0, "memory that was mapped during the capture"
@@ -255,26 +226,22 @@ def test_streams_order_puts_and_gets(tmp_path: Path, ranks: int) -> None:
 def test_a_capture_is_not_disturbed(tmp_path: Path) -> None:
     """What a peer wants back during a capture stays mapped until it is over."""
     run = play(tmp_path, "polled_in_capture")
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert (facts["during"], facts["after"], facts["kept"]) == (2, True, 2.0)
 
 
 @pytest.mark.parametrize("kind", ["segment", "pool"])
 def test_unmapping_beside_a_capture_of_another_thread(tmp_path: Path, kind: str) -> None:
     """A peer's memory is unmapped while another thread captures: its graph is whole, and nothing waits for its end."""
-    run = rehearse("peers_beside_capture.py", kind, ranks=2, log=tmp_path)
-    run.assert_good()
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    run = rehearse("peers_beside_capture.py", kind, ranks=2, log=tmp_path).assert_good()
+    for rank, facts in enumerate(run.told):
         assert (facts["value"], facts["unmapped"], facts["capture"]) == (1.0 - rank, 1, 0), run.output
 
 
 def test_nothing_is_left(tmp_path: Path) -> None:
     """After close() the process has the mappings and file descriptors that it had before."""
     run = play(tmp_path, "nothing_left")
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert (facts["more"], facts["maps"], facts["files"]) == (3 + SEMAPHORES, 0, True), facts
 
 
@@ -355,8 +322,7 @@ def test_a_peer_that_does_not_come(tmp_path: Path, ranks: int) -> None:
 def test_a_forked_child(tmp_path: Path) -> None:
     """It gets one line and has no socket of its parent, so that the parent's end is seen while the child lives."""
     run = broken(tmp_path, "forked", 2)
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for rank, facts in enumerate(run.told):
         assert all("was forked" in text for _, text in facts["child"]["texts"])
         assert facts["child"]["links"] == [-1]
         assert facts["values"] == [1.0 - rank]
@@ -373,8 +339,7 @@ def _can_unshare() -> bool:
 def test_a_peer_in_another_pid_namespace(tmp_path: Path) -> None:
     """Where handles of one namespace mean nothing in another, both ranks say so in one line, in time."""
     run = rehearse(JOB, "namespace", ranks=2, log=tmp_path, timeout=90)
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert facts["text"], run.output
         assert facts["text"][0] in ("PeerError", "PeerTimeout", "PeerLost"), facts
         assert "\n" not in facts["text"][1]

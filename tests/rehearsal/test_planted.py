@@ -3,8 +3,6 @@
 PLANTED is the number of seeds, PLANTED_FROM the first one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from audit.goldens import audit
-from support.rehearsal import JOBS, rehearse
+from support.rehearsal import rehearse_until
 
 SEEDS = int(os.environ.get("PLANTED", "3"))
 FIRST = int(os.environ.get("PLANTED_FROM", "0"))
@@ -51,15 +49,8 @@ def planted(seed: int) -> tuple[str, int, int]:
 def test_the_rank_that_is_to_blame_is_named(seed: int, tmp_path: Path) -> None:
     """Whatever it did: an end of its own, no call any more, another call, calls in another order."""
     fault, rank, step = planted(seed)
-    log = tmp_path / "logs"
-    log.mkdir()
-    seconds = "60" if fault in ENDS else "10"
-    run = rehearse(
-        *("launch_and_end.py", str(RANKS), seconds, "SIGTERM", str(JOBS / "planted.py"), fault, str(rank), str(step)),
-        devices=RANKS,
-        log=log,
-        timeout=120,
-    )
+    log, seconds = tmp_path / "logs", 60 if fault in ENDS else 10
+    run = rehearse_until(seconds, "planted.py", fault, str(rank), str(step), ranks=RANKS, log=log, timeout=120)
     text, findings = audit(log)
     rule, severity, ranks, _ = json.loads(findings)[0]
     assert rule in FAULTS[fault], (fault, rank, step, text, run.output)

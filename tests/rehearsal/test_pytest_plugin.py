@@ -1,7 +1,5 @@
 """`@pytest.mark.rehearse`: a test's body on ranks, as a package of somebody else uses it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

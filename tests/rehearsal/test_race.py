@@ -1,7 +1,5 @@
 """Everything at once, on threads of one process with two devices, as fast as it goes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -16,10 +14,7 @@ WITHOUT_FLIGHT_RECORDER = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", "TORCH_FR_BUFFER
 
 @pytest.mark.parametrize("mode", ["steady", "switch", "abort"])
 def test_everything_at_once(tmp_path: Path, mode: str) -> None:
-    """No rule is broken, the ledger never differs, and each communicator ends with each segment of its device.
-
-    Also while registration is switched off and on, and while communicators are aborted.
-    """
+    """No rule is broken, the ledger never differs, and each communicator ends with each segment of its device."""
     env = {"SYMM_REGISTER_CHECK": "1", **WITHOUT_FLIGHT_RECORDER}
     if mode == "switch":
         env["TRACEHOOK_EMU_STRICT_L7"] = "0"  # it switches under collectives, as no job may: that is what L7 says
@@ -44,8 +39,7 @@ def test_everything_at_once(tmp_path: Path, mode: str) -> None:
 
 def test_lost_events_are_counted(tmp_path: Path) -> None:
     """What the log could not take is missing in its numbers, beyond what it sums; its end has the count."""
-    run = rehearse("many_events.py", log=tmp_path, timeout=60)
-    run.assert_good()
+    run = rehearse("many_events.py", log=tmp_path, timeout=60).assert_good()
     log = run.log()
     numbers = [event["seq"] for event in log.events if "seq" in event]
     assert len(numbers) == len(set(numbers))

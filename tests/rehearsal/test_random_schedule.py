@@ -4,8 +4,6 @@ RANDOM_SCHEDULES is the number of seeds of each run (50 at least), RANDOM_SCHEDU
 can be played alone, with the variables of `play` below: ``random_schedule.py SEED 1``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter
@@ -97,10 +95,7 @@ def assert_windows_are_undone(run: Rehearsal) -> None:
 def test_a_departing_rank_is_announced(
     tmp_path: Path, ranks: int, version: str, policy: str, arguments: tuple[str, ...]
 ) -> None:
-    """Without one all is right. A wrong sum is announced by the next ``tracehook.sync`` at the latest.
-
-    Stubborn ranks go on after what is announced: none of them goes on alone.
-    """
+    """Without one all is right. A wrong sum is announced by the next ``sync``; no stubborn rank goes on alone."""
     run = play(ranks, *arguments, version=version, policy=policy, log=tmp_path)
     assert failures(run, ranks) == {}, run.output
     # What all ranks have used before may be swapped in silence; the rule tells it, and the digest tells it.
@@ -109,8 +104,7 @@ def test_a_departing_rank_is_announced(
     assert run.status == (RULES_BROKEN if run.broken else 0), run.output
     assert bool(run.broken) or not found, run.output
     assert run.finished.orphans == 0
-    for rank in range(ranks):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert sum(facts["ended"].values()) == SEEDS
         assert facts["ended"]["uniform: right"] > SEEDS / 2
         assert_nothing_grew(facts["before"], facts["after"])
@@ -127,8 +121,7 @@ def test_nothing_hangs_where_only_the_first_use_is_compared(tmp_path: Path, rank
     assert failures(run, ranks) == {}, run.output
     assert run.broken in ([], ["W16"]), run.output
     assert run.finished.orphans == 0
-    for rank in range(ranks):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert sum(facts["ended"].values()) == SEEDS
         assert facts["ended"]["uniform: right"] > SEEDS / 2
     assert_windows_are_undone(run)
@@ -184,10 +177,8 @@ def test_a_rank_that_leaves_ends_the_wait_of_the_others_inside_nccl() -> None:
 
 
 def test_a_seed_that_leaves_a_device_busy_is_the_last_of_its_processes() -> None:
-    """The next seed begins in new processes; the seed was right if some rank had announced what was wrong.
-
-    In each start the last rank says of the second seed that its device does not come to an end.
-    """
+    """The next seed begins in new processes; the seed was right if some rank had announced what was wrong."""
+    # In each start the last rank says of the second seed that its device does not come to an end.
     run = rehearse(
         *("schedules_on_devices.py", "2", "4", "6", "some", "hangs", "threads", "stuck", "patient"),
         devices=2,

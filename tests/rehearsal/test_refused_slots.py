@@ -1,7 +1,5 @@
 """A system that does not let tracehook write into torch's tables of calls (SELinux, seccomp)."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
@@ -41,8 +39,7 @@ def test_nothing_is_registered_where_calls_cannot_be_followed(tmp_path: Path) ->
     source.write_text(SOURCE)
     subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-z,now,-z,relro", "-o", library, source], check=True)
     logs = tmp_path / "logs"
-    run = rehearse("plain.py", log=logs, env={"LD_PRELOAD": str(library)}, cold=True)
-    run.assert_good()
+    run = rehearse("plain.py", log=logs, env={"LD_PRELOAD": str(library)}, cold=True).assert_good()
     assert run.facts()["registered"] == 0
     assert run.facts()["status"]["state"] == "unsupported"
     assert run.facts()["state_then"] == "unsupported"

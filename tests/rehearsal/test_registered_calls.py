@@ -1,7 +1,5 @@
 """Registrations that take effect: at the calls that gain by them, on an alias of the segment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -17,8 +15,7 @@ TORCH = {"SYMM_REGISTER_LOCAL": "auto"}
 def vmm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rehearsal, Path]:
     """Two ranks whose segments other processes can map."""
     log = tmp_path_factory.mktemp("vmm")
-    run = rehearse("registered_calls.py", ranks=2, log=log, env=VMM)
-    run.assert_good()
+    run = rehearse("registered_calls.py", ranks=2, log=log, env=VMM).assert_good()
     return run, log
 
 
@@ -26,16 +23,14 @@ def vmm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rehearsal, Path]:
 def ordinary(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rehearsal, Path]:
     """The same with memory of cudaMalloc."""
     log = tmp_path_factory.mktemp("torch")
-    run = rehearse("registered_calls.py", ranks=2, log=log, env=TORCH)
-    run.assert_good()
+    run = rehearse("registered_calls.py", ranks=2, log=log, env=TORCH).assert_good()
     return run, log
 
 
 def test_results_are_the_same(vmm: tuple[Rehearsal, Path], ordinary: tuple[Rehearsal, Path]) -> None:
     """A call on an alias fills the tensor that the program gave, also in place."""
     for run, _ in (vmm, ordinary):
-        for rank in (0, 1):
-            facts = run.facts(rank)
+        for rank, facts in enumerate(run.told):
             assert facts["gathered"] == [1.0, 2.0]
             assert facts["in_place"] == [7.0, 8.0]
             assert facts["sent"] == [2.0 - rank] * 2
@@ -75,10 +70,8 @@ def test_a_segment_takes_its_registrations_along(vmm: tuple[Rehearsal, Path], or
 
 def test_a_segment_is_registered_apart_for_messages_and_for_collectives(tmp_path: Path) -> None:
     """NCCL 2.28 hangs in a collective on a registration that a message used first: rule L9 of the rehearsal."""
-    run = rehearse("sent_then_gathered.py", ranks=2, log=tmp_path, env=VMM)
-    run.assert_good()
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    run = rehearse("registered_calls.py", "sent_then_gathered", ranks=2, log=tmp_path, env=VMM).assert_good()
+    for rank, facts in enumerate(run.told):
         assert (facts["received"], facts["gathered"], facts["left"]) == ([2.0 - rank] * 2, [7.0, 8.0], 0)
         made = [event.get("for_transfers", False) for event in run.events("register.local", rank)]
         assert sorted(made) == [False, True, True]  # the tensor that is sent, and the other one twice
@@ -111,16 +104,14 @@ def test_torch_registers_in_vain(tmp_path: Path) -> None:
 def test_a_tensor_of_a_scope_is_sent(tmp_path: Path, memory: str, size: str) -> None:
     """A window's memory goes to a rank without one, by send and broadcast: NCCL sees no mixture."""
     env = TORCH | {"SYMM_REGISTER_MEMORY": memory}
-    run = rehearse("sent_from_scope.py", size, ranks=2, log=tmp_path, env=env)
-    run.assert_good()
+    run = rehearse("registered_calls.py", "sent_from_scope", size, ranks=2, log=tmp_path, env=env).assert_good()
     assert run.facts(1) == {"received": [3.0, 3.0], "broadcast": [3.0, 3.0]}
     Audit(tmp_path).expect(CLEAN)
 
 
 def test_a_tensor_of_a_scope_is_sent_before_the_ranks_agreed(tmp_path: Path) -> None:
     """Three ranks agree at their first collective that gains. A large send before it uses no registered memory."""
-    run = rehearse("sent_from_scope.py", "48", ranks=3, log=tmp_path, env=VMM)
-    run.assert_good()
+    run = rehearse("registered_calls.py", "sent_from_scope", "48", ranks=3, log=tmp_path, env=VMM).assert_good()
     assert run.facts(1) == {"received": [3.0, 3.0], "broadcast": [3.0, 3.0]}
     Audit(tmp_path).expect(CLEAN)
 
@@ -130,20 +121,16 @@ def test_a_tensor_of_a_scope_is_sent_before_the_ranks_agreed(tmp_path: Path) -> 
 def test_a_tensor_of_a_scope_is_exchanged(tmp_path: Path, nccl: str, what: str) -> None:
     """Of an all_to_all only what is sent, or what is received, lies in a window: NCCL sees no mixture."""
     env = TORCH | {"TRACEHOOK_EMU_NCCL_VERSION": nccl}
-    run = rehearse("exchanged_from_scope.py", "8", what, ranks=2, log=tmp_path, env=env)
-    run.assert_good()
+    run = rehearse(
+        "registered_calls.py", "exchanged_from_scope", "8", what, ranks=2, log=tmp_path, env=env
+    ).assert_good()
     assert [run.facts(rank)["received"] for rank in range(2)] == [[0.0, 10.0], [1.0, 11.0]]
     Audit(tmp_path).expect(CLEAN)
 
 
 @pytest.mark.parametrize("what", ["gather", "send"])
 @pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("SYMM_REGISTER_MEMORY", "torch"),
-        ("SYMM_REGISTER_LOCAL", "off"),
-        ("-", ""),
-    ],
+    ("variable", "value"), [("SYMM_REGISTER_MEMORY", "torch"), ("SYMM_REGISTER_LOCAL", "off"), ("-", "")]
 )
 def test_ranks_that_differ_register_nothing(tmp_path: Path, variable: str, value: str, what: str) -> None:
     """One rank would register for a call and the other would not: neither does, and one line says why."""
@@ -164,23 +151,20 @@ def test_ranks_that_are_alike_register(tmp_path: Path, what: str) -> None:
     """The same program where nothing differs."""
     run = rehearse(
         "registered_apart.py", "SYMM_REGISTER_MEMORY", "vmm", what, ranks=2, log=tmp_path, hook=False, env=VMM
-    )
-    run.assert_good()
+    ).assert_good()
     assert len(run.events("register.local")) >= 4
     assert run.finished.lines("tracehook: ") == []
 
 
 def test_switching_off_leaves_no_registration(tmp_path: Path) -> None:
     """tracehook.disable() undoes what calls registered; calls then run on their own buffers until enable()."""
-    run = rehearse("registered_switch.py", ranks=2, log=tmp_path, env=VMM)
-    run.assert_good()
+    run = rehearse("registered_calls.py", "switched", ranks=2, log=tmp_path, env=VMM).assert_good()
     assert run.facts() == {"on": 2, "off": 0, "still_off": 0, "on_again": 2, "sums": [1.0, 2.0]}
 
 
 def test_foreign_memory_has_a_word(tmp_path: Path) -> None:
     """A call that gains has a buffer of another allocator: one line says what that can do. The result is right."""
-    run = rehearse("foreign_memory.py", ranks=2, log=tmp_path, env=VMM)
-    run.assert_good()
+    run = rehearse("registered_calls.py", "foreign_memory", ranks=2, log=tmp_path, env=VMM).assert_good()
     assert run.facts()["gathered"] == [1.0, 2.0]
     assert len(run.finished.lines("tracehook: ")) == 2, run.output
     assert run.finished.err.count("that tracehook cannot register (") == 2
@@ -189,8 +173,7 @@ def test_foreign_memory_has_a_word(tmp_path: Path) -> None:
 @pytest.mark.parametrize("env", [VMM, TORCH | {"NCCL_HOSTID": "one"}], ids=["vmm", "several hosts"])
 def test_a_rank_alone_registers_nothing(tmp_path: Path, env: dict[str, str]) -> None:
     """No other process could map its memory, and no network card reads it: NCCL only copies."""
-    run = rehearse("registered_calls.py", log=tmp_path, env=env)
-    run.assert_good()
+    run = rehearse("registered_calls.py", log=tmp_path, env=env).assert_good()
     assert run.facts()["gathered"] == [1.0]
     assert run.events("register.local") == []
     assert run.finished.lines("tracehook: ") == []
@@ -199,8 +182,7 @@ def test_a_rank_alone_registers_nothing(tmp_path: Path, env: dict[str, str]) -> 
 
 def test_devices_of_one_process_register_nothing(tmp_path: Path) -> None:
     """NCCL uses no registration between them, so tracehook makes none, and has nothing to say."""
-    run = rehearse("one_process.py", devices=2, log=tmp_path, env=VMM)
-    run.assert_good()
+    run = rehearse("one_process.py", devices=2, log=tmp_path, env=VMM).assert_good()
     assert run.facts()["gathered"] == [[1.0, 2.0]] * 2
     assert run.events("register.local") == []
     assert run.finished.lines("tracehook: ") == []
@@ -209,8 +191,7 @@ def test_devices_of_one_process_register_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("late", ["all", "rank 0"])
 def test_too_late_for_vmm(tmp_path: Path, late: str) -> None:
     """Where CUDA is up before tracehook, segments stay as they are, one line says so, and no rank registers."""
-    run = rehearse("late_vmm.py", late, ranks=2, log=tmp_path, hook=False, env=VMM)
-    run.assert_good()
+    run = rehearse("late_vmm.py", late, ranks=2, log=tmp_path, hook=False, env=VMM).assert_good()
     said = run.finished.lines("tracehook: ")
     assert sum("SYMM_REGISTER_MEMORY=vmm has no effect: CUDA was up before" in line for line in said) == (
         2 if late == "all" else 1

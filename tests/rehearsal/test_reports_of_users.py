@@ -1,7 +1,5 @@
 """Faults that users reported to other projects: what their programs did ends with a sentence on every rank."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -74,8 +72,7 @@ def assert_swap_was_found(run: Rehearsal) -> None:
 def test_windows_that_differ_in_a_capture(tmp_path: Path) -> None:
     """SGLang #34230: other warm-ups leave another free window on each rank for a capture, which is refused there."""
     assert [facts["sum"] for facts in alone("other_warm_ups", "W16")] != [3, 3]
-    run = play("other_warm_ups", tmp_path / "new")
-    run.assert_good()
+    run = play("other_warm_ups", tmp_path / "new").assert_good()
     assert_other_places(sentence(run, "captured"))
     # Where the warm-up used both windows, none of the placements is new: they are compared after the capture.
     run = play("other_warm_ups_known", tmp_path / "known")
@@ -85,8 +82,7 @@ def test_windows_that_differ_in_a_capture(tmp_path: Path) -> None:
 def test_tactics_that_need_other_scratch(tmp_path: Path) -> None:
     """FlashInfer #3186: ranks that tune apart want other scratch; if both register, both hear which sizes."""
     alone("other_tactics", "W2", "W12")
-    run = play("other_tactics", tmp_path)
-    run.assert_good()
+    run = play("other_tactics", tmp_path).assert_good()
     text = sentence(run, "scratch")
     assert WINDOW in text
     assert "rank 0 wants '33554432 bytes, flags 1'; rank 1 wants '50331648 bytes, flags 1'" in text
@@ -98,8 +94,7 @@ def test_a_tactic_whose_scratch_is_there_already(tmp_path: Path) -> None:
     """FlashInfer #3186: if one rank's scratch has a window already, all say that it went on without the others."""
     first, _ = alone("other_tactics_one_fits", "W1", hang=HANG)
     assert first["hangs"] is True, "the rank with the scratch waits in its collective"
-    run = play("other_tactics_one_fits", tmp_path)
-    run.assert_good()
+    run = play("other_tactics_one_fits", tmp_path).assert_good()
     text = said_by_both(run, "scratch", 1)
     assert f'rank 1 waits at "{WINDOW}" before call 1; rank 0 made call 1 (all_reduce, send buffer in window 0' in text
     assert [run.facts(rank)["sum"] for rank in (0, 1)] == [3.0, 3.0]
@@ -108,16 +103,13 @@ def test_a_tactic_whose_scratch_is_there_already(tmp_path: Path) -> None:
 def test_a_window_registered_in_a_capture(tmp_path: Path) -> None:
     """VLLM #54626: a window that is registered in a capture is refused before NCCL, and the capture is not lost."""
     assert all("CUDA error" in facts["capture"] for facts in alone("registered_in_a_capture", "W6"))
-    run = play("registered_in_a_capture", tmp_path / "old")
-    run.assert_good()
+    run = play("registered_in_a_capture", tmp_path / "old").assert_good()
     text = sentence(run, "registered")
     assert f"all ranks want to {WINDOW} (25165824 bytes, flags 1) while a stream is captured" in text
     assert "Register before the capture" in text
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert (facts["registered_called"], facts["capture"], facts["sum"]) == (0, "", 3.0), run.output
-    run = play("registered_in_a_capture", tmp_path / "new", version="23007")
-    run.assert_good()
+    run = play("registered_in_a_capture", tmp_path / "new", version="23007").assert_good()
     assert [run.facts(rank)["sum"] for rank in (0, 1)] == [3.0, 3.0], "NCCL 2.30.7 registers beside a capture"
 
 
@@ -125,8 +117,7 @@ def test_a_rank_without_memory_for_its_window(tmp_path: Path) -> None:
     """TensorRT-LLM #12125: one rank has no memory for a window; the other hears which call it made, and both go on."""
     faults = "ncclMemAlloc:fail@2=1#rank1"
     assert alone("out_of_memory_later", "W1", faults=faults, hang=HANG)[1]["hangs"] is True
-    run = play("out_of_memory_later", tmp_path, faults)
-    run.assert_good()
+    run = play("out_of_memory_later", tmp_path, faults).assert_good()
     told = run.facts(0)["registered"]
     assert f'rank 0 waits at "{WINDOW}" before call 1; rank 1 made call 1 (all_reduce' in told
     assert [run.facts(rank)["reduced"] for rank in (0, 1)] == ["", ""], "that call works when both make it"
@@ -135,8 +126,7 @@ def test_a_rank_without_memory_for_its_window(tmp_path: Path) -> None:
 
 def test_a_rank_without_memory_for_its_first_window(tmp_path: Path) -> None:
     """TensorRT-LLM #12125: also at the first window of all both ranks say who made a call without it, and go on."""
-    run = play("out_of_memory", tmp_path, "ncclMemAlloc:fail@1=1#rank1")
-    run.assert_good()
+    run = play("out_of_memory", tmp_path, "ncclMemAlloc:fail@1=1#rank1").assert_good()
     text = said_by_both(run, "registered", 0)
     assert f'rank 0 waits at "{WINDOW}" before call 0; rank 1 made call 0' in text
     assert [run.facts(rank)["sum"] for rank in (0, 1)] == [3.0, 3.0]
@@ -152,8 +142,7 @@ def test_addresses_in_another_order_than_windows(tmp_path: Path) -> None:
         run.assert_good()
         return
     assert (again, run.broken) == ([0, 1], ["W16"]), run.output
-    run = play("other_addresses", tmp_path / "new")
-    run.assert_good()
+    run = play("other_addresses", tmp_path / "new").assert_good()
     assert [run.facts(rank)["ascending"] for rank in (0, 1)] == [True, False]
     assert_other_places(sentence(run, "reduced"))
     run = play("other_addresses_known", tmp_path / "known")

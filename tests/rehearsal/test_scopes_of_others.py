@@ -1,12 +1,9 @@
 """Scopes of symmetric memory on communicators that torch did not make."""
 
-from __future__ import annotations
-
-import json
 from pathlib import Path
 
 import pytest
-from audit.goldens import audit
+from support.audits import CLEAN, Audit
 from support.rehearsal import Rehearsal, rehearse
 
 FORMS = ("int", "c_void_p", "object", "sglang", "vllm")
@@ -23,8 +20,7 @@ def play(tmp_path: Path, case: str) -> Rehearsal:
 def test_a_scope_takes_every_form_of_a_communicator(tmp_path: Path, case: str) -> None:
     """A handle, an object with it, a coordinator of SGLang or vLLM; the ranks meet at whatever store there is."""
     run = play(tmp_path, case)
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for rank, facts in enumerate(run.told):
         assert facts["raised"] == "", run.output
         assert facts["sums"] == dict.fromkeys(FORMS, 3.0)
         assert facts["symmetric"] == [True] * len(FORMS)
@@ -35,8 +31,7 @@ def test_a_scope_takes_every_form_of_a_communicator(tmp_path: Path, case: str) -
         assert len(run.events("register.window", rank)) == len(FORMS)
         if case == "no_store":
             assert "have no store to agree at" in facts["refused"]
-    text, findings = audit(tmp_path)
-    assert json.loads(findings) == [], text
+    Audit(tmp_path).expect(CLEAN)
 
 
 def test_a_scope_is_made_anew_after_disable(tmp_path: Path) -> None:
@@ -70,8 +65,7 @@ def test_what_is_no_communicator_is_refused_with_one_line(tmp_path: Path) -> Non
 def test_what_is_reserved_at_the_start_serves_without_registering(tmp_path: Path) -> None:
     """Scopes whose tensors fit make no window, large tensors and small ones alike."""
     run = play(tmp_path, "reserved")
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert facts["raised"] == "", run.output
         assert (facts["sum"], facts["symmetric"]) == (3.0, True)
         assert facts["before"] == facts["after"] > 0

@@ -1,13 +1,13 @@
-"""Correct programs are not hurt by late ranks, stores, settings that differ, or groups that leave ranks out."""
-
-from __future__ import annotations
+"""Correct programs are not hurt: late ranks, any store, other settings, groups without some ranks, simulated ones."""
 
 from pathlib import Path
 
 import pytest
+from support.audits import CLEAN, Audit
 from support.rehearsal import Rehearsal, rehearse
 
 from tracehook.audit.stacks import program_line
+from tracehook.audit.summary import summarise
 from tracehook.log.file_name import stacks_of
 
 JOB = "seams.py"
@@ -85,8 +85,7 @@ def test_settings_that_differ_are_named_and_hurt_nobody(tmp_path: Path, variable
     env = {f"RANK{rank}_{variable}": value for rank, value in enumerate(values)} | {"SYMM_REGISTER_LOCAL": "auto"}
     run = rehearse(JOB, "settings", ranks=2, log=tmp_path, hook=False, env=env, timeout=90)
     assert_unhurt(run)
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert (facts["sum"], facts["plain"], facts["symmetric"]) == (3.0, 3.0, True)
     lines = run.finished.lines(f"{variable} differs: ")
     assert len(lines) == 2, run.output
@@ -97,8 +96,7 @@ def test_settings_that_differ_are_named_and_hurt_nobody(tmp_path: Path, variable
 def test_another_version_of_tracehook_is_one_sentence_on_all_ranks(tmp_path: Path, case: str, told: str) -> None:
     """Nobody waits, nobody has a traceback of ours."""
     run = play(tmp_path, case)
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert "the ranks run different versions of tracehook" in facts["error"], run.output
         assert facts["seconds"] < 20
     assert told in run.facts(0)["error"]
@@ -122,3 +120,21 @@ def test_launches_with_one_common_group_meet_at_its_store(tmp_path: Path) -> Non
     assert run.facts(2)["sums"] == [6.0] * 3
     assert all(run.facts(rank)["symmetric"] for rank in range(3))
     assert run.finished.lines("did not come") == [], run.output
+
+
+def test_operators_of_the_program_are_no_difference(tmp_path: Path) -> None:
+    """The sums are right, no rule is broken, and the audit finds that all ranks made the same calls."""
+    run = rehearse(JOB, "premultiplied", ranks=2, log=tmp_path).assert_good()
+    for rank in range(2):
+        assert run.facts(rank)["sums"] == [6.0, 6.0, 48.0]
+        assert run.facts(rank)["part"] == 6.0
+    Audit(tmp_path).expect(CLEAN, "Clean: ")
+
+
+def test_communicators_after_a_simulated_group_are_registered(tmp_path: Path) -> None:
+    """A simulation ends its group: a communicator made later is found, and gets every segment."""
+    run = rehearse(JOB, "simulated", ranks=2, log=tmp_path).assert_good()
+    for rank in (0, 1):
+        assert run.facts(rank)["held"] == [1, 1]
+        counts = summarise(run.log(rank))
+        assert (counts.communicators, counts.local.left, counts.warnings) == (2, 0, 0)

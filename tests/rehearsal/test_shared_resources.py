@@ -1,7 +1,5 @@
 """Communicators that share resources inside NCCL: one thread at a time is in a call on any of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,5 @@ SLOW = f"ncclAllGather:slow@1={SECONDS}s"
 def test_a_child_that_shares_resources_waits_for_its_parent(tmp_path: Path, child: str) -> None:
     """NCCL's variable says that they share; a call on the child waits until the parent's has returned."""
     env = {f"NCCL_COMM_{child.upper()}_SHARE_RESOURCES": "1"}
-    run = rehearse("shared_resources.py", child, log=tmp_path, ranks=2, faults=SLOW, env=env)
-    run.assert_good()
+    run = rehearse("shared_resources.py", child, log=tmp_path, ranks=2, faults=SLOW, env=env).assert_good()
     assert run.facts()["seconds"] >= SECONDS

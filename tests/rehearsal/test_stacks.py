@@ -3,10 +3,7 @@
 The command is that of docs/failure-modes.md.
 """
 
-from __future__ import annotations
-
 import json
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.processes import SCRIPTS, Finished, run
-from support.rehearsal import JOBS, read_logs
+from support.rehearsal import read_logs, run_command
 
 from tracehook.audit.stacks import program_line
 from tracehook.log.file_name import stacks_of
@@ -59,10 +56,8 @@ def rehearsed(folder: Path, how: str, ranks: int, limit: float, end: tuple[str, 
     """Run the job as the command does; its logs are in folder `log`. `end`: after how many seconds, by which signal."""
     job = folder / "job.py"
     job.write_text(JOB)
-    options = ["--devices", str(ranks), "--hang-timeout", str(limit), "--log", str(folder / "log")]
     launched = ["launch_and_end.py", str(ranks), *end, str(job), how, str(folder / "go")]
-    command = [str(SCRIPTS / "tracehook"), "rehearse", *options, "--", sys.executable, *launched]
-    return run(command, {"PYTHONPATH": str(JOBS)}, timeout=90, cwd=JOBS)
+    return run_command(*launched, devices=ranks, limit=limit, log=folder / "log")
 
 
 def line_of(code: str) -> int:

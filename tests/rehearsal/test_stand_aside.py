@@ -1,7 +1,5 @@
 """Where the hook cannot work it says so once, with advice, registers nothing harmful, and the job runs on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,8 @@ from support.audits import FINDINGS, Audit
 from support.rehearsal import Rehearsal, rehearse
 
 from tracehook.log.tables import REASONS, number_of
+
+TORCH_HOOK = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
 
 
 def _assert_noted_once(run: Rehearsal, reason: str) -> None:
@@ -21,7 +21,7 @@ def _assert_noted_once(run: Rehearsal, reason: str) -> None:
 
 def test_torch_hook_on(tmp_path: Path) -> None:
     """With torch's own hook on as well, tracehook records what that registers, registers nothing, and says so once."""
-    run = rehearse("plain.py", log=tmp_path, env={"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"})
+    run = rehearse("plain.py", log=tmp_path, env=TORCH_HOOK)
     # Both are torch's. Its hook leaves registrations on a communicator that it finalizes (C4). It does not wait for
     # collectives that use what it deregisters (L5), which may have ended by then.
     assert run.broken in (["C4"], ["C4", "L5"]), run.output
@@ -40,11 +40,10 @@ def test_torch_hook_on(tmp_path: Path) -> None:
 
 def test_torch_hook_on_and_ours_asked_for(tmp_path: Path) -> None:
     """Who asks for tracehook's own registrations gets them beside those of torch's hook; NCCL counts both."""
-    env = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1", "SYMM_REGISTER_LOCAL": "own", "SLURM_NNODES": "2"}
+    env = TORCH_HOOK | {"SYMM_REGISTER_LOCAL": "own", "SLURM_NNODES": "2"}
     run = rehearse("plain.py", ranks=2, log=tmp_path, env=env)
     assert run.broken == ["C4"], run.output
-    for rank in range(2):
-        facts = run.facts(rank)
+    for rank, facts in enumerate(run.told):
         assert facts["status"]["state"] == "on"
         made = run.events("register.local", rank)
         assert not any(event.get("observed") for event in made)
@@ -71,8 +70,7 @@ def test_stream_ordered_allocator(tmp_path: Path) -> None:
 )
 def test_unsupported_allocators(tmp_path: Path, variable: str, value: str, reason: str) -> None:
     """Expandable segments, another backend and no caching are recognised, and the job computes what it should."""
-    run = rehearse("plain.py", log=tmp_path, env={variable: value})
-    run.assert_good()
+    run = rehearse("plain.py", log=tmp_path, env={variable: value}).assert_good()
     facts = run.facts()
     assert facts["end"] == "reached"
     assert facts["sum"] == 1.0
@@ -84,8 +82,7 @@ def test_unsupported_allocators(tmp_path: Path, variable: str, value: str, reaso
 
 def test_expandable_segments_switched_on_later(tmp_path: Path) -> None:
     """Segments that grow later, by a setting changed at run time, are recognised when the first one comes."""
-    run = rehearse("expandable_later.py", log=tmp_path)
-    run.assert_good()
+    run = rehearse("expandable_later.py", log=tmp_path).assert_good()
     assert run.facts()["before"] == "on"
     _assert_noted_once(run, "expandable_segments")
     assert len(run.events("register.local")) == 1, "the segment of before"
@@ -93,8 +90,7 @@ def test_expandable_segments_switched_on_later(tmp_path: Path) -> None:
 
 def test_pluggable_allocator(tmp_path: Path) -> None:
     """A pluggable allocator in place of torch's own is recognised, and the job runs."""
-    run = rehearse("pluggable.py", str(tmp_path), log=tmp_path / "logs")
-    run.assert_good()
+    run = rehearse("pluggable.py", str(tmp_path), log=tmp_path / "logs").assert_good()
     assert run.facts()["end"] == "reached"
     assert run.facts()["status"]["state"] == "unsupported"
     _assert_noted_once(run, "foreign_allocator")
@@ -103,14 +99,7 @@ def test_pluggable_allocator(tmp_path: Path) -> None:
 
 def test_own_hook_and_expandable_segments(tmp_path: Path) -> None:
     """Two reasons at once are both said, once each."""
-    run = rehearse(
-        "plain.py",
-        log=tmp_path,
-        env={
-            "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1",
-            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-        },
-    )
-    run.assert_good()
+    env = TORCH_HOOK | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    run = rehearse("plain.py", log=tmp_path, env=env).assert_good()
     assert sorted(run.facts()["status"]["reasons"]) == ["expandable_segments", "torch_hook"]
     assert len(run.finished.lines("tracehook: hook.")) == 2, run.output

@@ -1,7 +1,5 @@
 """While NCCL hangs, the interpreter goes on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -12,18 +10,9 @@ HANG = 15  # seconds; all acts together take two
 
 @pytest.mark.parametrize(("what", "call"), [("free", "ncclAllReduce:slow@1"), ("allocate", "ncclMemAlloc:slow@2")])
 def test_no_call_stops_the_interpreter_while_nccl_hangs(tmp_path: Path, what: str, call: str) -> None:
-    """A thread that waits for NCCL in the allocator holds its lock; no call of ours waits for that lock with the GIL.
-
-    Who stands still does so until the hang is over.
-    """
-    run = rehearse(
-        *("stands_still.py", what, str(HANG)),
-        log=tmp_path,
-        faults=f"{call}={HANG}s",
-        env={"SYMM_REGISTER_CHECK": "1", "SYMM_REGISTER_TIMEOUT": "30"},
-        timeout=90,
-    )
-    run.assert_good()
+    """A thread that waits for NCCL in the allocator holds its lock; no call of ours waits for it with the GIL."""
+    env, faults = {"SYMM_REGISTER_CHECK": "1", "SYMM_REGISTER_TIMEOUT": "30"}, f"{call}={HANG}s"
+    run = rehearse("stands_still.py", what, str(HANG), log=tmp_path, faults=faults, env=env, timeout=90).assert_good()
     facts = run.facts()
     assert [name for name, hangs in facts["hangs"].items() if not hangs] == [], "the hang was over after these"
     assert facts["status_waits"] is False

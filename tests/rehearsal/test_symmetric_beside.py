@@ -1,7 +1,5 @@
 """Scopes beside what PyTorch does: trim beside other threads' scopes and captures, pools of the program, no memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,7 @@ ERROR = None if FREES_BESIDE_POOLS else "OutOfMemoryError"
 
 
 def _one(name: str, log: Path, **env: Any) -> Any:
-    run = play(JOB, name, log=log, **env)
-    run.assert_good()
+    run = play(JOB, name, log=log, **env).assert_good()
     return alike(run, name)
 
 
@@ -34,10 +31,7 @@ def test_trim_inside_a_scope_is_refused(tmp_path: Path, policy: str) -> None:
 @pytest.mark.parametrize("policy", ["shared", "isolated"])
 @pytest.mark.parametrize("beside", ["scope", "capture"])
 def test_trim_beside_another_thread(tmp_path: Path, beside: str, policy: str) -> None:
-    """Trim while another thread is in a scope, or captures, leaves both alone.
-
-    Where PyTorch gives no memory back at that time, a later trim does.
-    """
+    """Trim while another thread is in a scope, or captures, leaves both alone; what PyTorch keeps then comes later."""
     found = _one(f"trim_beside_{beside}", tmp_path, SYMM_REGISTER_POLICY=policy)
     at_once, later = found["bytes"]
     assert at_once == 0 or FREES_BESIDE_POOLS
@@ -71,10 +65,7 @@ def test_status_names_open_scopes(tmp_path: Path) -> None:
 
 
 def test_out_of_memory_in_a_scope_is_explained(tmp_path: Path) -> None:
-    """An OutOfMemoryError of a scope says that PyTorch gave no cached memory back; it did so after the scope.
-
-    PyTorch that gives it back inside the scope raises nothing.
-    """
+    """An OutOfMemoryError of a scope says that PyTorch gave no cached memory back, where that does so only after it."""
     found = _one("out_of_memory", tmp_path, TRACEHOOK_EMU_MEMORY_GB="1")
     told = 0 if FREES_BESIDE_POOLS else 1
     assert found["named"].count("a scope was open") == told, "the outermost scope has the last word"
@@ -83,12 +74,8 @@ def test_out_of_memory_in_a_scope_is_explained(tmp_path: Path) -> None:
 
 
 def test_out_of_memory_beside_a_scope_is_explained(tmp_path: Path) -> None:
-    """When a thread outside of all scopes has no memory left, one line names the scopes of other threads.
-
-    PyTorch that gives cached memory back beside them has memory left.
-    """
-    run = play(JOB, "out_of_memory_beside", log=tmp_path, TRACEHOOK_EMU_MEMORY_GB="1")
-    run.assert_good()
+    """When a thread outside of all scopes has no memory left, one line names the scopes of others that keep it."""
+    run = play(JOB, "out_of_memory_beside", log=tmp_path, TRACEHOOK_EMU_MEMORY_GB="1").assert_good()
     assert alike(run, "out_of_memory_beside") == {"errors": [ERROR] * 2, "after": True}
     told = [line for line in run.finished.err.splitlines() if "has no memory left" in line]
     assert len(told) == (2 if ERROR else 0), "one for each rank"

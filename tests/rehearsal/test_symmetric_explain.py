@@ -1,7 +1,5 @@
 """tracehook.explain: every reason code, where it applies. Those of captures and warnings are in their own tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -26,9 +24,7 @@ REASONS = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
     """Run the job once."""
-    found = play("symmetric_explain.py", "common", log=tmp_path_factory.mktemp("explain"))
-    found.assert_good()
-    return found
+    return play("symmetric_explain.py", "common", log=tmp_path_factory.mktemp("explain")).assert_good()
 
 
 @pytest.mark.parametrize("name", REASONS)
@@ -73,8 +69,7 @@ PATHS = {  # the path and its reason with NCCL 2.28.9, and with 2.30.7
 def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Rehearsal]:
     """Run the job that asks for paths, once with each NCCL; return which one, and the run."""
     log = tmp_path_factory.mktemp("paths")
-    found = play("symmetric_explain.py", "paths", log=log, version=request.param)
-    found.assert_good()
+    found = play("symmetric_explain.py", "paths", log=log, version=request.param).assert_good()
     return (OLD, NEW).index(request.param), found
 
 
@@ -117,8 +112,7 @@ def test_an_explanation_shows_its_path(asked: tuple[int, Rehearsal]) -> None:
 )
 def test_path_between_hosts(tmp_path: Path, fabric: str, path: str, words: str) -> None:
     """Between hosts that share no NVLink the path is plain. Whether a fabric joins them, only NCCL knows."""
-    found = play("symmetric_explain.py", "several_hosts", log=tmp_path, TRACEHOOK_EMU_FABRIC=fabric)
-    found.assert_good()
+    found = play("symmetric_explain.py", "several_hosts", log=tmp_path, TRACEHOOK_EMU_FABRIC=fabric).assert_good()
     for got, reason, text, same in both(found, "several_hosts"):
         assert (got, reason, same) == (path, "domain", True)
         assert words in text
@@ -129,8 +123,7 @@ def test_path_between_hosts(tmp_path: Path, fabric: str, path: str, words: str) 
 
 def test_reason_with_an_old_nccl(tmp_path: Path) -> None:
     """With an NCCL from before windows the reason has both versions."""
-    found = play("symmetric_explain.py", "too_old", log=tmp_path, version="22600")
-    found.assert_good()
+    found = play("symmetric_explain.py", "too_old", log=tmp_path, version="22600").assert_good()
     for symmetric, reason, text, _ in both(found, "nccl_too_old"):
         assert (symmetric, reason) == (False, "nccl_too_old")
         assert "22600" in text

@@ -1,7 +1,5 @@
 """Windows that NCCL refuses or never returns, groups without symmetric memory, and going on without windows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -15,12 +13,7 @@ HANG = 6  # seconds after which the emulation ends a hang in NCCL, where nothing
 def test_window_that_never_comes_back_is_reported(tmp_path: Path) -> None:
     """NCCL refuses a window on rank 0, so rank 1 hangs in NCCL: it says so after SYMM_REGISTER_TIMEOUT; both raise."""
     run = play(
-        JOB,
-        "failing_alone",
-        "leave",
-        log=tmp_path,
-        faults=f"{REFUSED}#rank0",
-        TRACEHOOK_EMU_WINDOW_TIMEOUT=str(HANG),
+        JOB, "failing_alone", "leave", log=tmp_path, faults=f"{REFUSED}#rank0", TRACEHOOK_EMU_WINDOW_TIMEOUT=str(HANG)
     )
     assert_broken(run, "W1")  # the deadline of the emulation ends the hang
     for kind, _ in both(run, "error"):
@@ -41,8 +34,7 @@ def test_window_that_never_comes_back_is_reported(tmp_path: Path) -> None:
 
 def test_window_that_all_ranks_are_refused(tmp_path: Path) -> None:
     """NCCL refuses a window on all ranks: all raise RegistrationFailed with NCCL's error, and no more are tried."""
-    run = play(JOB, "failing", "works", log=tmp_path, faults=REFUSED)
-    run.assert_good()
+    run = play(JOB, "failing", "works", log=tmp_path, faults=REFUSED).assert_good()
     kind, text = alike(run, "error")
     assert kind == "RegistrationFailed"
     assert "on ranks 0, 1: NCCL error 3 at window 0 of 1" in text
@@ -65,8 +57,7 @@ def test_no_window_is_used_after_one_was_refused(tmp_path: Path) -> None:
 def test_a_call_of_another_thread_that_does_not_come_is_named(tmp_path: Path) -> None:
     """No rank makes a window while another rank lacks a call: all raise which rank, and the group works on."""
     # Half of the time-out is for the call that does not come.
-    run = play(JOB, "behind", "works", log=tmp_path, SYMM_REGISTER_TIMEOUT="8")
-    run.assert_good()
+    run = play(JOB, "behind", "works", log=tmp_path, SYMM_REGISTER_TIMEOUT="8").assert_good()
     kind, text = alike(run, "error")
     assert kind == "RegistrationFailed"
     assert "failed on rank 1: its threads made 1 of the 2 calls that another rank made within" in text
@@ -77,8 +68,7 @@ def test_a_call_of_another_thread_that_does_not_come_is_named(tmp_path: Path) ->
 @pytest.mark.parametrize("version", [OLD, NEW])
 def test_communicator_without_symmetric_memory(tmp_path: Path, version: str) -> None:
     """Null windows, and the handles of 2.28 that are none, are no windows: one line, scopes go on, sums are right."""
-    run = play(JOB, "no_support", "works", log=tmp_path, version=version, TRACEHOOK_EMU_WINDOWS="null")
-    run.assert_good()
+    run = play(JOB, "no_support", "works", log=tmp_path, version=version, TRACEHOOK_EMU_WINDOWS="null").assert_good()
     assert alike(run, "reasons") == ["no_symmetric_support"] * 2
     assert (alike(run, "windows"), alike(run, "symmetric"), alike(run, "synced")) == (0, False, 0)
     assert alike(run, "sums") == [3.0, 3.0]
@@ -96,8 +86,7 @@ def test_communicator_without_symmetric_memory(tmp_path: Path, version: str) -> 
 )
 def test_going_on_without_windows(tmp_path: Path, name: str, reason: str, said: str) -> None:
     """With SYMM_REGISTER_GUARD=watch each rank says one line, none has windows, and the sums are right."""
-    run = play(JOB, name, "works", log=tmp_path, SYMM_REGISTER_GUARD="watch")
-    run.assert_good()
+    run = play(JOB, name, "works", log=tmp_path, SYMM_REGISTER_GUARD="watch").assert_good()
     assert both(run, "error") == [None, None]
     assert (alike(run, "windows"), alike(run, "reason"), alike(run, "sum")) == (0, reason, 3.0)
     assert alike(run, "right")
@@ -110,8 +99,7 @@ def test_going_on_without_windows(tmp_path: Path, name: str, reason: str, said: 
 
 def test_refused_window_with_warn(tmp_path: Path) -> None:
     """With SYMM_REGISTER_GUARD=watch a window that NCCL refuses on all ranks is said, and the job goes on."""
-    run = play(JOB, "failing", "works", log=tmp_path, faults=REFUSED, SYMM_REGISTER_GUARD="watch")
-    run.assert_good()
+    run = play(JOB, "failing", "works", log=tmp_path, faults=REFUSED, SYMM_REGISTER_GUARD="watch").assert_good()
     assert both(run, "error") == [None, None]
     assert alike(run, "right")
     assert len(run.finished.lines("NCCL error 3 at window 0 of 1")) == 2

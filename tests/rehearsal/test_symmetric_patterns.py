@@ -1,7 +1,5 @@
 """tracehook.empty and the collectives that make their own outputs: values, and symmetric where sizes are equal."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -14,8 +12,7 @@ LENGTHS = {"default": [2, 2], "equal": [3, 3], "unequal": [1, 3], "with_none": [
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
     """Run the job once."""
-    found = play("symmetric_patterns.py", log=tmp_path_factory.mktemp("patterns"))
-    found.assert_good()
+    found = play("symmetric_patterns.py", log=tmp_path_factory.mktemp("patterns")).assert_good()
     assert alike(found, "right")
     return found
 

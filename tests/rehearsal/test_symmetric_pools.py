@@ -1,11 +1,9 @@
 """The pools of symmetric memory: their limit, and the policies that choose between them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
-from support.packages import install
+from support.packages import install_policy, with_packages
 from support.rehearsal import JOBS
 from support.symmetric import alike, play
 
@@ -15,18 +13,12 @@ JOB = "symmetric_failures.py"
 
 def test_limit_of_the_pools(tmp_path: Path) -> None:
     """Beyond SYMM_REGISTER_POOL_LIMIT a PoolLimitError has numbers and owners, and the program goes on."""
-    run = play(JOB, "limit", "works", log=tmp_path, SYMM_REGISTER_POOL_LIMIT="100MiB")
-    run.assert_good()
+    run = play(JOB, "limit", "works", log=tmp_path, SYMM_REGISTER_POOL_LIMIT="100MiB").assert_good()
     assert alike(run, "bases")[:2] == ["PoolLimitError", "OutOfMemoryError"]
     for rank in (0, 1):
         text, cause = run.facts(rank)["texts"]
-        for part in (
-            "64 MiB more",
-            "SYMM_REGISTER_POOL_LIMIT=104857600 (100 MiB)",
-            "hold 96 MiB",
-            "0 64 MiB",
-            "1 32 MiB",
-        ):
+        limit = "SYMM_REGISTER_POOL_LIMIT=104857600 (100 MiB)"
+        for part in ("64 MiB more", limit, "hold 96 MiB", "0 64 MiB", "1 32 MiB"):
             assert part in text
         assert cause == "OutOfMemoryError"
     assert alike(run, "held") == 96 * MB
@@ -38,8 +30,7 @@ def test_limit_of_the_pools(tmp_path: Path) -> None:
 
 def test_limit_that_the_program_catches_inside(tmp_path: Path) -> None:
     """A program that catches torch.OutOfMemoryError inside the scope and takes less has a symmetric tensor."""
-    run = play(JOB, "limit_caught_inside", "works", log=tmp_path, SYMM_REGISTER_POOL_LIMIT="100MiB")
-    run.assert_good()
+    run = play(JOB, "limit_caught_inside", "works", log=tmp_path, SYMM_REGISTER_POOL_LIMIT="100MiB").assert_good()
     assert (alike(run, "sizes"), alike(run, "symmetric"), alike(run, "sum")) == ([0, 32], True, 3.0)
 
 
@@ -52,14 +43,6 @@ def choose(request):
 '''
 
 
-# As if the package were installed: the interpreter itself would read PYTHONPATH, and has begun already.
-WITH_A_PACKAGE = """
-import runpy, sys
-sys.path[:0] = {folders}
-runpy.run_path({job!r}, run_name="__main__")
-"""
-
-
 @pytest.mark.parametrize(
     ("policy", "pools", "hinted"),
     [
@@ -70,17 +53,9 @@ runpy.run_path({job!r}, run_name="__main__")
 )
 def test_policies_choose_the_pools(tmp_path: Path, policy: str, pools: list[str], hinted: bool) -> None:
     """One pool for all groups, one for each set of groups, or ordinary memory where a policy answers none."""
-    install(
-        tmp_path / "site",
-        "no-broadcast",
-        "1.0",
-        {"no_broadcast": NO_BROADCAST},
-        {"no-broadcast": "no_broadcast:choose"},
-    )
-    job = tmp_path / "job.py"
-    job.write_text(WITH_A_PACKAGE.format(folders=[str(JOBS), str(tmp_path / "site")], job=str(JOBS / JOB)))
-    run = play(job, "policy", "works", log=tmp_path / "log", SYMM_REGISTER_POLICY=policy)
-    run.assert_good()
+    install_policy(tmp_path / "site", "no-broadcast", NO_BROADCAST)
+    job = with_packages(tmp_path / "site", JOBS / JOB)
+    run = play(job, "policy", "works", log=tmp_path / "log", SYMM_REGISTER_POLICY=policy).assert_good()
     assert alike(run, "pools") == pools
     assert (alike(run, "symmetric"), alike(run, "both"), alike(run, "hinted")) == ([True] * 2, [True] * 2, hinted)
     assert alike(run, "sums") == [3.0] * 4

@@ -1,7 +1,5 @@
 """Scopes of symmetric memory: nested, on several groups and threads, ended by exceptions, after the end of a group."""
 
-from __future__ import annotations
-
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,31 +11,58 @@ from support.symmetric import alike, both, play
 from tracehook.hook import library as hook_library
 
 MB = 1 << 20
-CASES = (
-    "nothing_new",
-    "nested_same",
-    "nested_different",
-    "several_groups",
-    "threads",
-    "other_thread",
-    "exception_inside",
-    "exception_in_inner",
-    "many_tensors",
-    "anew",
-    "in_a_capture",
-    "different_acts",
-    "after_mismatch",
-    "status",
-    "forked",
-    "after_abort",
-    "switched_off",
-)
+# What both ranks tell of the cases of one job, each of which has a group of its own.
+TOLD: dict[str, dict[str, Any]] = {
+    # A thousand scopes that need nothing new, and as many empty ones, cost no trip to the store and no NCCL call.
+    "nothing_new": {"done": [0] * 6, "windows": 1},
+    # The inner scope registers at its own end, the outer one the rest; disabled=True changes nothing of it.
+    "nested_same": {"counts": [2, 4], "symmetric": [True] * 4 + [False], "sums": [3.0] * 5},
+    # The innermost scope alone decides for which group a tensor is symmetric, also after the one inside has ended.
+    "nested_different": {
+        "symmetric": [[scope == group for group in range(3)] for scope in (0, 1, 2, 1, 0)],
+        "sums": [3.0] * 5,
+    },
+    # A tensor is symmetric in all groups of its scope, in whatever order a rank names them.
+    "several_groups": {"symmetric": [True] * 3, "sums": [3.0] * 3},
+    # Four threads at once, each with a group of its own: only what is made inside is symmetric.
+    "threads": {"errors": [], "symmetric": [[True, False] * 3] * 4, "sums": [[3.0, 3.0]] * 4},
+    # What another thread makes meanwhile is ordinary memory.
+    "other_thread": {"symmetric": [True, False]},
+    # An exception passes through the scope, nothing is registered, and the next scope makes up for it.
+    "exception_inside": {
+        "error": ["KeyError", "'on purpose'"],
+        "before": 0,
+        "reason": "not_registered",
+        "later": "symmetric",
+        "sum": 3.0,
+    },
+    # If only the inner scope ends with an exception, the outer one registers what it made itself.
+    "exception_in_inner": {"symmetric": [True, False]},
+    # Small tensors lie in one window, views of them are symmetric, and a new one needs no new window.
+    "many_tensors": {"windows": [1, 1], "symmetric": [True] * 3, "sum": 3.0},
+    # A group that is destroyed loses its windows; another one in its place begins anew.
+    "anew": {"rounds": [[True, 1, 3.0, 0], [True, 1, 5.0, 0], [True, 1, 7.0, 0]]},
+    # In a forked child scopes, sync and trim do nothing and nothing is called; the parent is not disturbed.
+    "forked": {"child": "False not_enabled 0 0 [] 0", "sum": 3.0},
+    # After disable() a scope is the shared object that does nothing; windows stay, and enable() brings scopes back.
+    "switched_off": {
+        "shared_object": True,
+        "windows": [1, 1],
+        "symmetric": [True, False],
+        "sync": 0,
+        "trim": 0,
+        "sums": [3.0, 3.0],
+        "again": True,
+        "sum": 3.0,
+    },
+}
+MORE = ("in_a_capture", "different_acts", "after_mismatch", "status", "after_abort")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
-    """Run all cases one after the other in one job: each has a group of its own."""
-    return play("symmetric_scopes.py", *CASES, log=tmp_path_factory.mktemp("scopes"), timeout=120)
+    """Run all cases one after the other in one job."""
+    return play("symmetric_scopes.py", *TOLD, *MORE, log=tmp_path_factory.mktemp("scopes"), timeout=120)
 
 
 def test_the_job_breaks_no_rule_and_leaves_nothing(run: Rehearsal) -> None:
@@ -46,38 +71,10 @@ def test_the_job_breaks_no_rule_and_leaves_nothing(run: Rehearsal) -> None:
     assert both(run, "ended") == [0, 0]
 
 
-def test_steady_state_sends_and_calls_nothing(run: Rehearsal) -> None:
-    """A thousand scopes that need nothing new, and as many empty ones, cost no trip to the store and no NCCL call."""
-    assert alike(run, "nothing_new") == {"done": [0] * 6, "windows": 1}
-
-
-def test_nested_scopes_of_one_group(run: Rehearsal) -> None:
-    """The inner scope registers at its own end, the outer one the rest; disabled=True changes nothing of it."""
-    found = alike(run, "nested_same")
-    assert found["counts"] == [2, 4]
-    assert found["symmetric"] == [True, True, True, True, False]
-    assert found["sums"] == [3.0] * 5
-
-
-def test_nested_scopes_of_three_groups(run: Rehearsal) -> None:
-    """The innermost scope alone decides for which group a tensor is symmetric, also after the one inside has ended."""
-    found = alike(run, "nested_different")
-    first, second, third = [True, False, False], [False, True, False], [False, False, True]
-    assert found["symmetric"] == [first, second, third, second, first]
-    assert found["sums"] == [3.0] * 5
-
-
-def test_one_scope_of_several_groups(run: Rehearsal) -> None:
-    """A tensor is symmetric in all groups of its scope, in whatever order a rank names them."""
-    assert alike(run, "several_groups") == {"symmetric": [True] * 3, "sums": [3.0] * 3}
-
-
-def test_scopes_on_several_threads(run: Rehearsal) -> None:
-    """Four threads at once, each with a group of its own: right sums, and only what is made inside is symmetric."""
-    found = alike(run, "threads")
-    assert found["errors"] == []
-    assert found["symmetric"] == [[True, False] * 3] * 4
-    assert found["sums"] == [[3.0, 3.0]] * 4
+@pytest.mark.parametrize("case", TOLD)
+def test_a_scope(run: Rehearsal, case: str) -> None:
+    """Each case, alike on both ranks, does what stands beside its name."""
+    assert alike(run, case) == TOLD[case]
 
 
 def test_threads_that_take_turns(tmp_path: Path) -> None:
@@ -88,46 +85,18 @@ def test_threads_that_take_turns(tmp_path: Path) -> None:
     assert found["pools"] == ["shared", "shared thread 2"]
 
 
-def test_scope_is_of_its_thread(run: Rehearsal) -> None:
-    """What another thread makes meanwhile is ordinary memory."""
-    assert alike(run, "other_thread") == {"symmetric": [True, False]}
-
-
-def test_exception_registers_nothing(run: Rehearsal) -> None:
-    """An exception passes through the scope, nothing is registered, and the next scope makes up for it."""
-    found = alike(run, "exception_inside")
-    assert found["error"] == ["KeyError", "'on purpose'"]
-    assert (found["before"], found["reason"]) == (0, "not_registered")
-    assert (found["later"], found["sum"]) == ("symmetric", 3.0)
-
-
-def test_exception_in_the_inner_scope(run: Rehearsal) -> None:
-    """If only the inner scope ends with an exception, the outer one registers what it made itself."""
-    assert alike(run, "exception_in_inner") == {"symmetric": [True, False]}
-
-
-def test_small_tensors_share_a_window(run: Rehearsal) -> None:
-    """Small tensors lie in one window, views of them are symmetric, and a new one needs no new window."""
-    assert alike(run, "many_tensors") == {"windows": [1, 1], "symmetric": [True] * 3, "sum": 3.0}
-
-
-def test_group_made_anew(run: Rehearsal) -> None:
-    """A group that is destroyed loses its windows; another one in its place begins anew."""
-    assert alike(run, "anew")["rounds"] == [[True, 1, 3.0, 0], [True, 1, 5.0, 0], [True, 1, 7.0, 0]]
-
-
 def test_a_rank_that_keeps_a_destroyed_group_gives_its_memory_back(tmp_path: Path) -> None:
     """What counts is what torch has destroyed, on all ranks alike, and not when Python drops its last reference."""
-    run = play("symmetric_scopes.py", "kept_when_destroyed", log=tmp_path)
-    run.assert_good()
+    run = play("symmetric_scopes.py", "kept_when_destroyed", log=tmp_path).assert_good()
     assert alike(run, "kept_when_destroyed") == {"given_back": 32 * MB, "pools": [], "sum": 3.0, "error": None}
 
 
 def test_sync_and_trim_are_refused_in_a_capture(run: Rehearsal) -> None:
     """Both raise one line in a capture, and the capture is still good."""
     found = alike(run, "in_a_capture")
-    for name, (kind, text) in zip(("sync", "trim"), found["errors"], strict=True):
-        assert (kind, text.count("\n")) == ("RuntimeError", 0)
+    for name, text in zip(("sync", "trim"), found["errors"], strict=True):
+        assert text.startswith("RuntimeError: ")
+        assert "\n" not in text
         assert f"tracehook.{name}" in text
         assert "cannot be captured" in text
     assert found["sum"] == 3.0
@@ -164,11 +133,6 @@ def test_status_counts_pools_and_windows(run: Rehearsal) -> None:
         assert found["left"] == 0
 
 
-def test_forked_child(run: Rehearsal) -> None:
-    """In a forked child scopes, sync and trim do nothing and nothing is called; the parent is not disturbed."""
-    assert alike(run, "forked") == {"child": "False not_enabled 0 0 [] 0", "sum": 3.0}
-
-
 def test_scope_of_an_aborted_group(run: Rehearsal) -> None:
     """A scope of a group that was aborted raises at its end and says that there is no communicator."""
     for found in both(run, "after_abort"):
@@ -180,21 +144,9 @@ def test_scope_of_an_aborted_group(run: Rehearsal) -> None:
         assert found["works"], "other groups are not disturbed"
 
 
-def test_disable_makes_scopes_do_nothing(run: Rehearsal) -> None:
-    """After disable() a scope is the shared object that does nothing; windows stay, and enable() brings scopes back."""
-    found = alike(run, "switched_off")
-    assert found["shared_object"]
-    assert found["windows"] == [1, 1]
-    assert found["symmetric"] == [True, False]
-    assert (found["sync"], found["trim"]) == (0, 0)
-    assert found["sums"] == [3.0, 3.0]
-    assert (found["again"], found["sum"]) == (True, 3.0)
-
-
 def test_group_without_a_communicator_yet(tmp_path: Path) -> None:
     """The first scope of a group makes its communicator, on all ranks, if torch was waiting for a collective."""
-    found = play("symmetric_explain.py", "lazy", log=tmp_path)
-    found.assert_good()
+    found = play("symmetric_explain.py", "lazy", log=tmp_path).assert_good()
     assert both(found, "pointer") == [0, 0]
     assert alike(found, "no_communicator")[1] == "no_communicator"
     assert alike(found, "symmetric")[1] == "symmetric"
@@ -202,16 +154,14 @@ def test_group_without_a_communicator_yet(tmp_path: Path) -> None:
 
 def test_sends_of_pairs_of_ranks_do_not_wait_for_each_other(tmp_path: Path) -> None:
     """A scope makes a group's communicator, and torch still makes one for the sends of each pair of ranks."""
-    found = rehearse("symmetric_scopes.py", "sends_of_pairs", ranks=3, log=tmp_path)
-    found.assert_good()
+    found = rehearse("symmetric_scopes.py", "sends_of_pairs", ranks=3, log=tmp_path).assert_good()
     told = [found.facts(rank)["sends_of_pairs"] for rank in range(3)]
     assert told == [{"sum": 6.0, "received": float((rank - 1) % 3)} for rank in range(3)]
 
 
 def test_rank_outside_of_the_group(tmp_path: Path) -> None:
     """On a rank that is no member, scope, sync and trim do nothing, and explain says so."""
-    found = play("symmetric_scopes.py", "non_member", log=tmp_path)
-    found.assert_good()
+    found = play("symmetric_scopes.py", "non_member", log=tmp_path).assert_good()
     member, other = both(found, "non_member")
     assert (member["symmetric"], member["reason"], member["synced"]) == (True, "symmetric", 0)
     assert other == {"symmetric": False, "reason": "no_communicator", "synced": 0, "trimmed": 0}
@@ -222,8 +172,7 @@ def test_group_of_some_ranks_beside_a_group_of_all(tmp_path: Path, policy: str) 
     """A group of rank 0 alone allocates and frees: whatever the policy, it has a pool of its own."""
     found = play(
         "symmetric_scopes.py", "some_ranks", log=tmp_path, SYMM_REGISTER_POLICY=policy, SYMM_REGISTER_TIMEOUT="30"
-    )
-    found.assert_good()
+    ).assert_good()
     for rank, facts in enumerate(both(found, "some_ranks")):
         assert (facts["error"], facts["sum"]) == (None, 3.0), rank
 
@@ -232,8 +181,7 @@ def test_not_enabled(tmp_path: Path) -> None:
     """Without SYMM_REGISTER_HOOK every scope is the same object, nothing is loaded, and tensors are ordinary."""
     job = tmp_path / "job.py"
     job.write_text(NOT_ENABLED)
-    found = rehearse(job)
-    found.assert_good()
+    found = rehearse(job).assert_good()
     assert found.facts() == {"same": True, "native": False, "answers": [False, "not_enabled", 0, 0], "sum": 7.0}
 
 
@@ -259,8 +207,7 @@ dist.destroy_process_group()
 
 
 def _one(name: str, log: Path, **env: Any) -> Any:
-    found = play("symmetric_scopes.py", name, log=log, **env)
-    found.assert_good()
+    found = play("symmetric_scopes.py", name, log=log, **env).assert_good()
     return alike(found, name)
 
 
@@ -307,8 +254,7 @@ def test_a_scope_that_ends_on_another_thread(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["many_hints", "hints_of_each_rank"])
 def test_hints_do_not_decide_which_ends_of_scopes_count(tmp_path: Path, case: str) -> None:
     """Ranks meet at the ends of scopes, however many hints a rank has used, and whatever they are."""
-    run = play("symmetric_scopes.py", case, log=tmp_path)
-    run.assert_good()
+    run = play("symmetric_scopes.py", case, log=tmp_path).assert_good()
     for rank in (0, 1):
         assert run.facts(rank)[case]["error"] is None
         assert run.facts(rank)[case]["sum"] == 3.0

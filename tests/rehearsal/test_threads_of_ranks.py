@@ -1,7 +1,5 @@
 """Ranks as threads of one process: a free of one does not wait for a call in which another waits for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """torch's own symmetric memory in a rehearsal: what docs/registration.md says of it is so, with torch 2.11."""
 
-from __future__ import annotations
-
 from importlib import metadata
 from pathlib import Path
 
@@ -15,10 +13,8 @@ pytestmark = pytest.mark.skipif(
 
 def test_rendezvous_compares_sizes_alone(tmp_path: Path) -> None:
     """With backend CUDA: two tensors in opposite order pass, unequal sizes do not, and the backend stays."""
-    run = rehearse("torch_symmetric.py", "CUDA", "swapped", "backend", "uneven", log=tmp_path, ranks=2)
-    run.assert_good()
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    run = rehearse("torch_symmetric.py", "CUDA", "swapped", "backend", "uneven", log=tmp_path, ranks=2).assert_good()
+    for facts in run.told:
         assert facts["swapped"] == ""
         assert "Backend can not be changed after use" in facts["backend"]
         assert "Expected reqs[r].block_size == reqs[0].block_size" in facts["uneven"]
@@ -29,8 +25,7 @@ def test_a_rendezvous_of_tracehook_compares_what_the_ranks_bring(tmp_path: Path,
     """A tensor of another name, shape or place is refused on all ranks, and torch is not called."""
     run = rehearse("torch_symmetric.py", backend, "alike", "names", "shapes", "place", log=tmp_path, ranks=2)
     assert run.broken == (["C5"] if backend == "NCCL" else []), run.output  # see below
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert facts["alike"] == ""
         for what, difference in {
             "names": "rank 0 wants \"tensor 'a'\"; rank 1 wants \"tensor 'b'\"",
@@ -54,15 +49,13 @@ def test_a_rank_that_skips_a_rendezvous_is_named(tmp_path: Path) -> None:
 def test_a_rendezvous_without_the_guard_is_that_of_torch(tmp_path: Path, env: dict[str, str]) -> None:
     """Nothing is compared, and nothing is refused."""
     log = None if "SYMM_REGISTER_HOOK" in env else tmp_path
-    run = rehearse("torch_symmetric.py", "CUDA", "alike", "shapes", log=log, ranks=2, env=env)
-    run.assert_good()
+    run = rehearse("torch_symmetric.py", "CUDA", "alike", "shapes", log=log, ranks=2, env=env).assert_good()
     assert [run.facts(rank)[what] for rank in (0, 1) for what in ("alike", "shapes")] == [""] * 4
 
 
 def test_windows_of_torch_are_compared(tmp_path: Path) -> None:
     """With backend NCCL: ranks that pass unequal tensors hear what differs, before NCCL is called."""
-    run = rehearse("torch_symmetric.py", "NCCL", "uneven", log=tmp_path, ranks=2)
-    run.assert_good()
+    run = rehearse("torch_symmetric.py", "NCCL", "uneven", log=tmp_path, ranks=2).assert_good()
     for rank in (0, 1):
         told = run.facts(rank)["uneven"]
         assert told.startswith("DistBackendError")

@@ -1,7 +1,5 @@
 """The tour: everything that can happen to a communicator and a segment, in one job of four ranks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 
@@ -126,6 +124,5 @@ def test_ranks_do_the_same(tour: Rehearsal) -> None:
 
 def test_without_the_hook_the_tour_is_the_same(tmp_path: Path) -> None:
     """The job ends well without tracehook too, so that what the other tests see is not of its making."""
-    run = rehearse(EXAMPLES / "tour.py", ranks=RANKS, torchrun=True, timeout=120)
-    run.assert_good()
+    rehearse(EXAMPLES / "tour.py", ranks=RANKS, torchrun=True, timeout=120).assert_good()
     assert list(tmp_path.iterdir()) == []

@@ -1,13 +1,10 @@
 """The drop-ins for training: FSDP2's buffers and DDP's buckets are symmetric, and nothing is made anew each step."""
 
-from __future__ import annotations
-
-import json
 from pathlib import Path
 
 import pytest
-from audit.goldens import audit
-from support.packages import install
+from support.audits import CLEAN, Audit
+from support.packages import install_policy, with_packages
 from support.rehearsal import JOBS, Rehearsal, rehearse
 
 STEPS = 10
@@ -16,10 +13,8 @@ MODULES = 4  # three blocks, and the model itself
 
 def train(job: str | Path, *arguments: str, log: Path, ranks: int = 2, env: dict[str, str] | None = None) -> Rehearsal:
     """Run a job of training; it ends well, with a clean audit."""
-    run = rehearse(job, *arguments, log=log, ranks=ranks, env=env, timeout=120)
-    run.assert_good()
-    text, findings = audit(log)
-    assert json.loads(findings) == [], text
+    run = rehearse(job, *arguments, log=log, ranks=ranks, env=env, timeout=120).assert_good()
+    Audit(log).expect(CLEAN)
     return run
 
 
@@ -37,8 +32,7 @@ def train(job: str | Path, *arguments: str, log: Path, ranks: int = 2, env: dict
 def test_fsdp2(tmp_path: Path, ranks: int, arguments: str, gathers: int, symmetric: int) -> None:
     """All buffers over the group of the shards are symmetric from the first step, and no step makes a window more."""
     run = train("fsdp_dropin.py", *arguments.split(), log=tmp_path / "log", ranks=ranks)
-    for rank in range(ranks):
-        facts = run.facts(rank)
+    for rank, facts in enumerate(run.told):
         assert facts["changed"] == MODULES
         seen = facts["seen"]
         assert len(seen["all_gather"]) == gathers * MODULES * STEPS
@@ -53,10 +47,8 @@ def test_fsdp2(tmp_path: Path, ranks: int, arguments: str, gathers: int, symmetr
 
 def test_fsdp2_without_tracehook(tmp_path: Path) -> None:
     """Where tracehook is not enabled, FSDP2 makes the same collectives on ordinary memory."""
-    run = rehearse("fsdp_dropin.py", "each", log=tmp_path, hook=False, ranks=2)
-    run.assert_good()
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    run = rehearse("fsdp_dropin.py", "each", log=tmp_path, hook=False, ranks=2).assert_good()
+    for facts in run.told:
         assert facts["changed"] == MODULES
         assert facts["seen"]["all_gather"] == [False] * 2 * MODULES * STEPS
         assert facts["seen"]["reduce_scatter"] == [False] * MODULES * STEPS
@@ -72,31 +64,15 @@ def choose(request):
     return None if is_large else Answer.NONE
 '''
 
-# As if the package were installed: the interpreter itself would read PYTHONPATH, and has begun already.
-WITH_A_PACKAGE = """
-import runpy, sys
-sys.path[:0] = {folders}
-runpy.run_path({job!r}, run_name="__main__")
-"""
-
 
 def test_a_policy_chooses_by_size(tmp_path: Path) -> None:
     """A policy hears the operation and the bytes of each buffer, and may leave some in ordinary memory."""
-    install(
-        tmp_path / "site",
-        "large-gathers",
-        "1.0",
-        {"large_gathers": LARGE_GATHERS},
-        {"large-gathers": "large_gathers:choose"},
-    )
-    job = tmp_path / "job.py"
-    folders = [str(JOBS), str(tmp_path / "site")]
-    job.write_text(WITH_A_PACKAGE.format(folders=folders, job=str(JOBS / "fsdp_dropin.py")))
+    install_policy(tmp_path / "site", "large-gathers", LARGE_GATHERS)
+    job = with_packages(tmp_path / "site", JOBS / "fsdp_dropin.py")
     run = train(job, "each", log=tmp_path / "log", env={"SYMM_REGISTER_POLICY": "large-gathers"})
-    for rank in (0, 1):
-        seen = run.facts(rank)["seen"]
-        assert sum(seen["all_gather"]) == 2 * (MODULES - 1) * STEPS
-        assert not any(seen["reduce_scatter"])
+    for facts in run.told:
+        assert sum(facts["seen"]["all_gather"]) == 2 * (MODULES - 1) * STEPS
+        assert not any(facts["seen"]["reduce_scatter"])
 
 
 @pytest.mark.parametrize(
@@ -111,8 +87,7 @@ def test_a_policy_chooses_by_size(tmp_path: Path) -> None:
 def test_ddp(tmp_path: Path, arguments: str, ordinary: int) -> None:
     """The lasting buckets are symmetric, and no step after the one that makes them makes a window."""
     run = train("ddp_dropin.py", *arguments.split(), log=tmp_path)
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    for facts in run.told:
         assert facts["steps"] == [False] * ordinary + [True] * (STEPS - ordinary)
         assert facts["buckets"][-1] > 1
         assert facts["windows"][ordinary] > 0
@@ -135,8 +110,7 @@ def test_ddp_made_in_a_scope_loses_its_buckets(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["fsdp", "ddp"])
 def test_values_where_kernels_compute(tmp_path: Path, kind: str) -> None:
     """On CPUs the drop-ins change no bit of a loss: they pass on what they are given, and rebuild what DDP rebuilds."""
-    run = rehearse("training_on_cpu.py", kind, log=tmp_path, ranks=2)
-    run.assert_good()
+    run = rehearse("training_on_cpu.py", kind, log=tmp_path, ranks=2).assert_good()
     seen = [run.facts(rank) for rank in (0, 1)]
     assert all(facts["plain"] == facts["dropped_in"] for facts in seen)
     assert len({loss for facts in seen for loss in facts["plain"]}) == 2 * 4, "each step and rank has a loss of its own"

@@ -1,7 +1,5 @@
 """``tracehook tune``: a table that the policy can use, and ranks that fail by name."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import os
@@ -25,18 +23,13 @@ QUICK = ("--samples", "3", "--largest", "4KiB", "--budget", "0")
 
 def tune(*arguments: str, fault: str = "none", ranks: int = 2, folder: Path) -> Rehearsal:
     """Run the command as a rank of a job."""
-    return rehearse(
-        *("tuned.py", fault, "tune", *QUICK, "--out", str(folder / "tuned.json"), *arguments),
-        ranks=ranks,
-        log=folder / "log",
-        timeout=90,
-    )
+    job = ("tuned.py", fault, "tune", *QUICK, "--out", str(folder / "tuned.json"), *arguments)
+    return rehearse(*job, ranks=ranks, log=folder / "log", timeout=90)
 
 
 def test_the_table_has_every_collective_size_and_way(tmp_path: Path) -> None:
     """Times above 0, for the world and the groups that were named; and the page stands beside the table."""
-    ran = tune("--groups", "tp=2", ranks=4, folder=tmp_path)
-    ran.assert_good()
+    ran = tune("--groups", "tp=2", ranks=4, folder=tmp_path).assert_good()
     table = load(tmp_path / "tuned.json")
     wanted = {
         Row(operation, "bfloat16", graph, ranks, 1)
@@ -58,8 +51,7 @@ def test_the_table_has_every_collective_size_and_way(tmp_path: Path) -> None:
 def test_undecided_sizes_are_measured_again_on_all_ranks_alike(tmp_path: Path, budget: int) -> None:
     """One size stays undecided, and of the others noise decides. Without time none is measured more than twice."""
     only = ("--operations", "all_gather", "--mode", "eager")
-    ran = tune("--budget", str(budget), *only, fault="counts", folder=tmp_path)
-    ran.assert_good()
+    ran = tune("--budget", str(budget), *only, fault="counts", folder=tmp_path).assert_good()
     counts = re.findall(r"measured (\{.*?\})", ran.output)
     assert len(counts) == 2, ran.output
     assert counts[0] == counts[1]
@@ -132,8 +124,7 @@ def test_without_a_gpu_it_says_so(command: list[str]) -> None:
 
 def test_a_second_run_in_one_process_reads_nothing_of_the_first(tmp_path: Path) -> None:
     """Its store may be the same, and keys of the first run stand there."""
-    ran = tune("--mode", "eager", "--operations", "reduce_scatter", fault="twice", folder=tmp_path)
-    ran.assert_good()
+    tune("--mode", "eager", "--operations", "reduce_scatter", fault="twice", folder=tmp_path).assert_good()
     assert set(load(tmp_path / "tuned.json").rows) == {Row("all_gather", "bfloat16", False, 2, 1)}
 
 

@@ -1,7 +1,5 @@
 """Registered memory as an arm of ``tracehook tune``, and jobs that run calls on it as the table says."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace
@@ -29,8 +27,7 @@ def tune(folder: Path, *arguments: str, **env: str) -> Rehearsal:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rehearsal, Table]:
     """Measure once with memory that NCCL can use; return also the table."""
     folder = tmp_path_factory.mktemp("measured")
-    ran = tune(folder, **VMM)
-    ran.assert_good()
+    ran = tune(folder, **VMM).assert_good()
     return ran, load(folder / "tuned.json")
 
 
@@ -51,8 +48,7 @@ def test_the_table_has_every_call_on_registered_memory(measured: tuple[Rehearsal
 @pytest.mark.parametrize("env", [{}, {"SYMM_REGISTER_MEMORY": "vmm"}])
 def test_without_memory_that_is_registered_at_calls_there_is_no_such_row(tmp_path: Path, env: dict[str, str]) -> None:
     """Segments of cudaMalloc; or SYMM_REGISTER_LOCAL=all, which these tests set if they say nothing."""
-    ran = tune(tmp_path, "--mode", "eager", **env)
-    ran.assert_good()
+    ran = tune(tmp_path, "--mode", "eager", **env).assert_good()
     assert load(tmp_path / "tuned.json").registered == {}
     assert "registered" not in (tmp_path / "tuned.json").read_text() + ran.finished.out
 
@@ -80,9 +76,7 @@ def job(folder: Path, table: Table | None, **env: str) -> Rehearsal:
     if table is not None:
         path.write_text(table.as_json())
     chosen = VMM | {"SYMM_REGISTER_POLICY": "measured", "SYMM_REGISTER_TUNED": str(path)} | env
-    ran = rehearse("registered_by_table.py", ranks=2, log=folder / "log", env=chosen)
-    ran.assert_good()
-    return ran
+    return rehearse("registered_calls.py", "by_table", ranks=2, log=folder / "log", env=chosen).assert_good()
 
 
 def by_hand(table: Table) -> Table:

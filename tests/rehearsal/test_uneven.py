@@ -1,7 +1,5 @@
 """Ranks that differ in what they registered with a communicator hear of it, and one change on all ranks is silent."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -13,9 +11,7 @@ LACKS = f"rank {LAST} (global rank {LAST}) has no registrations with communicato
 
 def play(how: str, log: Path, faults: str = "") -> Rehearsal:
     """Run the job, which makes no collective while its ranks differ."""
-    run = rehearse("uneven.py", how, ranks=RANKS, log=log, faults=faults, timeout=120)
-    run.assert_good()
-    return run
+    return rehearse("uneven.py", how, ranks=RANKS, log=log, faults=faults, timeout=120).assert_good()
 
 
 def heard(run: Rehearsal) -> list[tuple[int, int, bool]]:

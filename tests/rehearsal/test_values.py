@@ -1,7 +1,5 @@
 """What PyTorch's operations compute in a rehearsal is what they compute on the host."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any
@@ -13,10 +11,8 @@ from support.rehearsal import rehearse
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "tp"])
 def test_training(kind: str) -> None:
     """A tiny Llama on four ranks has the losses of the host, step by step."""
-    run = rehearse("train_llama.py", kind, devices=4, ranks=4, timeout=120)
-    run.assert_good()
-    for rank in range(4):
-        facts = run.facts(rank)
+    run = rehearse("train_llama.py", kind, devices=4, ranks=4, timeout=120).assert_good()
+    for facts in run.told:
         assert facts["losses"] == pytest.approx(facts["expected"], rel=0, abs=1e-5)
         assert facts["losses"][-1] < facts["losses"][0] - 0.1, "it learns something"
 
@@ -37,16 +33,14 @@ def test_training(kind: str) -> None:
 )
 def test_operations(arguments: str, least: int) -> None:
     """The samples of PyTorch's own tests give on an emulated device what they give on the host."""
-    run = rehearse("operations.py", *arguments.split(), timeout=560)
-    run.assert_good()
+    run = rehearse("operations.py", *arguments.split(), timeout=560).assert_good()
     assert run.facts()["differ"] == {}
     assert run.facts()["samples"] > least
 
 
 def facts(case: str, **variables: str) -> dict[str, Any]:
     """Return what a case of values.py tells."""
-    run = rehearse("values.py", case, env=variables)
-    run.assert_good()
+    run = rehearse("values.py", case, env=variables).assert_good()
     return run.facts() | {"stderr": run.finished.err}
 
 
@@ -79,6 +73,14 @@ def test_attention_drops_the_same_twice() -> None:
     for difference, deviation in facts("attention")["worst"].values():
         assert difference < 4
         assert deviation > 0.1, "something was dropped"
+
+
+def test_cudnns_attention_is_never_chosen() -> None:
+    """The next kernel that the program allows takes its place; PyTorch refuses where there is none."""
+    seen = facts("choice_of_attention")
+    assert seen["differs"] == pytest.approx(0, abs=0.02)
+    assert seen["gradient"] is True
+    assert "No viable backend" in seen["alone"]
 
 
 def test_layers_of_libraries_that_are_not_emulated() -> None:
@@ -125,8 +127,7 @@ def test_a_write_out_of_bounds_ends_the_use_of_the_device() -> None:
 
 def test_symmetric_memory_of_torch() -> None:
     """Ranks see each other's buffers. What kernels reduce there is NaN."""
-    run = rehearse("values.py", "symmetric", devices=2, ranks=2)
-    run.assert_good()
+    run = rehearse("values.py", "symmetric", devices=2, ranks=2).assert_good()
     for rank in (0, 1):
         assert run.facts(rank) == {"peer": [2.0 - rank] * 4, "reduced": True}
 

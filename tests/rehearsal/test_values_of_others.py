@@ -1,7 +1,5 @@
 """Values beside dense operations on one device: copies between devices, graphs' numbers, tensors of other kinds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -12,23 +10,20 @@ from tracehook.rehearsal import values
 
 def test_copies_between_devices() -> None:
     """They arrive, also if PyTorch copies with one kernel that reads on one device and writes on another."""
-    run = rehearse("values_of_others.py", "between", devices=2)
-    run.assert_good()
+    run = rehearse("values_of_others.py", "between", devices=2).assert_good()
     assert set(run.facts()["there"].values()) == {True}, run.facts()
 
 
 def test_random_numbers_of_a_graph() -> None:
     """Each launch draws anew, and what it draws repeats with the seed."""
-    run = rehearse("values_of_others.py", "graph")
-    run.assert_good()
+    run = rehearse("values_of_others.py", "graph").assert_good()
     assert run.facts() == {"repeat": True, "distinct": 8}
 
 
 @pytest.mark.parametrize("kind", ["nested", "encoder", "sequences", "products", "sparse", "quantized", "bags"])
 def test_tensors_of_other_kinds(kind: str) -> None:
     """Nested, sparse and quantized tensors have the host's values, and products that have a type of their own."""
-    run = rehearse("values_of_others.py", kind)
-    run.assert_good()
+    run = rehearse("values_of_others.py", kind).assert_good()
     assert max(run.facts()["far"]) < 1e-6, run.facts()
 
 

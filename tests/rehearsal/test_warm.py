@@ -1,7 +1,5 @@
 """A warm start: a program that was forked from a server does what the interpreter would have made it do."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import signal
@@ -102,12 +100,10 @@ def test_other_programs(both: Callable[..., tuple[Finished, Finished]], argument
 def test_settings_of_the_child(server: Warm) -> None:
     """The emulation takes its settings from the environment of the program, not of the server; addresses differ."""
     code = "import torch; print(torch.cuda.device_count(), torch.ones(1, device='cuda').data_ptr())"
-    told = [
-        run(
-            [server.python, "-c", code], warm.environment(environment()) | {"TRACEHOOK_EMU_DEVICES": number}
-        ).out.split()
-        for number in ("2", "5", "3")
-    ]
+    told = []
+    for number in ("2", "5", "3"):
+        env = warm.environment(environment()) | {"TRACEHOOK_EMU_DEVICES": number}
+        told.append(run([server.python, "-c", code], env).out.split())
     assert [count for count, _ in told] == ["2", "5", "3"]
     assert len({address for _, address in told}) > 1, "by chance two are equal, and not all"
 
@@ -284,8 +280,7 @@ def test_no_warm_start(tmp_path: Path) -> None:
 
 def test_many_ranks(tmp_path: Path) -> None:
     """Sixteen ranks on one machine reduce over all and over a subgroup, and the audit finds nothing."""
-    job = rehearse(EXAMPLES / "many_ranks.py", ranks=16, torchrun=True, log=tmp_path, timeout=120)
-    job.assert_good()
+    job = rehearse(EXAMPLES / "many_ranks.py", ranks=16, torchrun=True, log=tmp_path, timeout=120).assert_good()
     assert "16 ranks, MiB of memory" in job.finished.out
     assert len(job.logs) == 16
     Audit(tmp_path).expect(0)

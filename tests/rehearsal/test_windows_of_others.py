@@ -1,7 +1,5 @@
 """Windows that programs register themselves: compared between the ranks before NCCL is called, and logged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -23,8 +21,7 @@ def play(tmp_path: Path, case: str, **env: str) -> Rehearsal:
 @pytest.mark.parametrize("case", ["alike", "no_store"])
 def test_windows_that_are_alike_work(tmp_path: Path, case: str) -> None:
     """They are in the log with their order, also where the ranks have no store to compare them."""
-    run = play(tmp_path, case, TRACEHOOK_EMU_NCCL_VERSION=NEW)
-    run.assert_good()
+    run = play(tmp_path, case, TRACEHOOK_EMU_NCCL_VERSION=NEW).assert_good()
     for rank in (0, 1):
         assert run.facts(rank)["sums"] == [3.0, 3.0]
         made = run.events("register.window", rank)
@@ -38,8 +35,7 @@ def test_windows_that_are_alike_work(tmp_path: Path, case: str) -> None:
 
 def test_windows_of_a_group_of_calls_are_compared(tmp_path: Path) -> None:
     """NCCL makes them when the group ends, so the log does not say whether there were any."""
-    run = play(tmp_path, "grouped", TRACEHOOK_EMU_NCCL_VERSION=NEW)
-    run.assert_good()
+    run = play(tmp_path, "grouped", TRACEHOOK_EMU_NCCL_VERSION=NEW).assert_good()
     for rank in (0, 1):
         assert (run.facts(rank)["sum"], run.facts(rank)["made"]) == (3.0, [True, True])
         made = run.events("register.window", rank)
@@ -52,10 +48,8 @@ def test_windows_of_a_group_of_calls_are_compared(tmp_path: Path) -> None:
 
 def test_windows_of_other_sizes_are_refused(tmp_path: Path) -> None:
     """Both ranks hear what differs, from NCCL's own function, and NCCL is not called."""
-    run = play(tmp_path, "unequal")
-    run.assert_good()
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    run = play(tmp_path, "unequal").assert_good()
+    for facts in run.told:
         assert (facts["result"], facts["called"]) == (REFUSED, 0)
         assert "rank 0 wants '4194304 bytes, flags 1'" in facts["said"]
         assert "rank 1 wants '8388608 bytes, flags 1'" in facts["said"]
@@ -64,8 +58,7 @@ def test_windows_of_other_sizes_are_refused(tmp_path: Path) -> None:
 
 def test_a_rank_that_registers_nothing_is_named(tmp_path: Path) -> None:
     """The rank that registers hears who did not come, in time. So does the other, which asked for nothing so far."""
-    run = play(tmp_path, "missing", **IN_VAIN)
-    run.assert_good()
+    run = play(tmp_path, "missing", **IN_VAIN).assert_good()
     facts = run.facts(0)
     assert (facts["result"], facts["called"]) == (REFUSED, 0)
     assert "rank 1 did not come" in facts["said"]
@@ -85,8 +78,7 @@ def test_a_difference_is_only_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["swapped", "one_ordinary"])
 def test_collectives_on_such_windows_are_compared(tmp_path: Path, case: str) -> None:
     """A collective whose buffers lie in different places is refused on both ranks, before NCCL is called."""
-    run = play(tmp_path, case, TRACEHOOK_EMU_NCCL_VERSION=NEW)
-    run.assert_good()
+    run = play(tmp_path, case, TRACEHOOK_EMU_NCCL_VERSION=NEW).assert_good()
     for rank in (0, 1) if case == "swapped" else (0,):
         facts = run.facts(rank)
         assert facts["used"] == REFUSED, run.output
@@ -98,16 +90,14 @@ def test_windows_that_no_collective_uses_are_compared_too(
     tmp_path: Path, guard: str, result: int, total: list[float]
 ) -> None:
     """A limit (docs/failure-modes.md): NCCL would make this call, as it does without the guard."""
-    run = play(tmp_path, "for_kernels", SYMM_REGISTER_GUARD=guard, TRACEHOOK_EMU_NCCL_VERSION=NEW)
-    run.assert_good()
+    run = play(tmp_path, "for_kernels", SYMM_REGISTER_GUARD=guard, TRACEHOOK_EMU_NCCL_VERSION=NEW).assert_good()
     for rank in (0, 1):
         assert (run.facts(rank)["used"], run.facts(rank)["sum"]) == (result, total[rank])
 
 
 def test_pools_that_torch_registers_are_compared(tmp_path: Path) -> None:
     """The ranks' pools have other sizes: both ranks say so on stderr, and torch raises."""
-    run = play(tmp_path, "of_torch")
-    run.assert_good()
+    run = play(tmp_path, "of_torch").assert_good()
     for rank in (0, 1):
         assert "invalid usage" in run.facts(rank)["raised"]
         assert run.facts(rank)["called"] == 0
@@ -117,10 +107,8 @@ def test_pools_that_torch_registers_are_compared(tmp_path: Path) -> None:
 
 def test_a_group_and_its_communicator_share_their_agreements(tmp_path: Path) -> None:
     """One rank has asked about the group before, the other has not: both agree on a pool of torch's, and on a scope."""
-    run = play(tmp_path, "with_a_scope", TRACEHOOK_EMU_NCCL_VERSION=NEW)
-    run.assert_good()
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    run = play(tmp_path, "with_a_scope", TRACEHOOK_EMU_NCCL_VERSION=NEW).assert_good()
+    for rank, facts in enumerate(run.told):
         assert (facts["raised"], facts["called"]) == ("", 1), run.output
         assert (facts["sum"], facts["symmetric"]) == (3.0, True)
         made = [(event["ordinal"], event.get("observed", False)) for event in run.events("register.window", rank)]
@@ -129,8 +117,7 @@ def test_a_group_and_its_communicator_share_their_agreements(tmp_path: Path) -> 
 
 def test_a_rank_whose_interpreter_is_busy_refuses_too(tmp_path: Path) -> None:
     """It cannot compare anything, so it does not go into NCCL alone; the other rank finds it missing."""
-    run = play(tmp_path, "interpreter_is_busy", **IN_VAIN)
-    run.assert_good()
+    run = play(tmp_path, "interpreter_is_busy", **IN_VAIN).assert_good()
     for rank in (0, 1):
         assert (run.facts(rank)["result"], run.facts(rank)["called"]) == (REFUSED, 0), run.output
     assert "held the interpreter for too long" in run.facts(0)["said"]
@@ -139,10 +126,8 @@ def test_a_rank_whose_interpreter_is_busy_refuses_too(tmp_path: Path) -> None:
 
 def test_a_window_inside_one_of_tracehook_is_refused(tmp_path: Path) -> None:
     """It would hide the memory behind it from the comparison of places, which goes on to find what differs."""
-    run = play(tmp_path, "inside_a_scope")
-    run.assert_good()
-    for rank in (0, 1):
-        facts = run.facts(rank)
+    run = play(tmp_path, "inside_a_scope").assert_good()
+    for facts in run.told:
         assert (facts["result"], facts["called"], facts["symmetric"]) == (REFUSED, 0, [True, True]), run.output
         assert "the program registers a window of 2097152 bytes in memory of a scope" in facts["said"]
         assert "rank 0 wants 'send buffer in window 0 at byte 8388608'" in facts["raised"]

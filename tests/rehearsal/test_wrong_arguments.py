@@ -1,7 +1,5 @@
 """What a program hears that gives a public function the wrong thing: one line, with what was seen and expected."""
 
-from __future__ import annotations
-
 import pytest
 from support.rehearsal import Rehearsal, rehearse
 
@@ -63,9 +61,7 @@ AFTER = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
     """Evaluate all expressions in one process."""
-    found = rehearse("wrong_arguments.py", *BEFORE, "GROUP", *AFTER, log=tmp_path_factory.mktemp("logs"))
-    found.assert_good()
-    return found
+    return rehearse("wrong_arguments.py", *BEFORE, "GROUP", *AFTER, log=tmp_path_factory.mktemp("logs")).assert_good()
 
 
 @pytest.mark.parametrize(

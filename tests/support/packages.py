@@ -22,3 +22,22 @@ def install(
     (metadata / "entry_points.txt").write_text(f"[{group}]\n{points}")
     for module, code in modules.items():
         (target / f"{module}.py").write_text(code)
+
+
+def install_policy(target: Path, name: str, code: str) -> None:
+    """Install a policy: the function `choose` of this code."""
+    module = name.replace("-", "_")
+    install(target, name, "1.0", {module: code}, {name: f"{module}:choose"})
+
+
+def with_packages(target: Path, job: Path) -> Path:
+    """Return a program beside `target` that runs the job as if what was installed there were installed here.
+
+    Of a job that starts warm the interpreter, which would read PYTHONPATH, has begun already.
+    """
+    program = target.with_name("job.py")
+    folders = [str(job.parent), str(target)]
+    program.write_text(
+        f"import runpy, sys\nsys.path[:0] = {folders}\nrunpy.run_path({str(job)!r}, run_name='__main__')\n"
+    )
+    return program

@@ -44,6 +44,7 @@ class Rehearsal:
 
     finished: Finished
     logs: list[reader.ProcessLog]
+    ranks: int = 1
 
     @property
     def status(self) -> int:
@@ -69,6 +70,11 @@ class Rehearsal:
                 found.update(json.loads(text))
         return found
 
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        """What the job told on each rank, in their order."""
+        return [self.facts(rank) for rank in range(self.ranks)]
+
     def log(self, rank: int | None = None) -> reader.ProcessLog:
         """Return the log of the only process, or of `rank`."""
         found = [log for log in self.logs if rank is None or log.rank == rank]
@@ -85,11 +91,12 @@ class Rehearsal:
             if event["event"] == name
         ]
 
-    def assert_good(self) -> None:
-        """Assert that the job ended with 0, in time, broke no rule and left no process."""
+    def assert_good(self) -> Rehearsal:
+        """Assert that the job ended with 0, in time, broke no rule and left no process; return it."""
         assert self.status == 0, self.output
         assert self.broken == [], self.output
         assert self.finished.orphans == 0, self.output
+        return self
 
 
 def rehearse(
@@ -123,7 +130,8 @@ def rehearse(
     wanted = _Wanted(program, ranks, max(devices, ranks), faults, log if hook else None)
     server = None
     if ON_DEVICES:
-        return Rehearsal(_run_on_devices(wanted, changes, timeout, grace), read_logs(log) if log is not None else [])
+        finished = _run_on_devices(wanted, changes, timeout, grace)
+        return Rehearsal(finished, read_logs(log) if log is not None else [], max(ranks, 1))
     if warm.WANTED and not cold:
         of_torch = {name: value for name, value in changes.items() if name.startswith(("PYTORCH_", "TORCH_"))}
         server = warm.server(environment(of_torch))
@@ -136,7 +144,22 @@ def rehearse(
             watch.note(finished.status, finished.late)
     else:
         finished = _run_here(wanted, server, changes, timeout, grace)
-    return Rehearsal(finished, read_logs(log) if log is not None else [])
+    return Rehearsal(finished, read_logs(log) if log is not None else [], max(ranks, 1))
+
+
+def rehearse_until(seconds: float, job: str | Path, *arguments: str, ranks: int, **how: Any) -> Rehearsal:
+    """Run a job whose ranks an operator ends, by SIGTERM, when all have run for so long: jobs/launch_and_end.py."""
+    launched = (str(ranks), str(seconds), "SIGTERM", str(job if isinstance(job, Path) else JOBS / job))
+    return rehearse("launch_and_end.py", *launched, *arguments, devices=ranks, **how)
+
+
+def run_command(
+    *job: str | Path, devices: int, limit: float = 0, log: Path | None = None, env: Mapping[str, str] | None = None
+) -> Finished:
+    """Run a launcher's job by ``tracehook rehearse``, which ends it when ranks have hung for `limit` seconds."""
+    options = ["--devices", str(devices), "--hang-timeout", str(limit), *(["--log", str(log)] if log else [])]
+    command: list[str | Path] = [SCRIPTS / "tracehook", "rehearse", *options, "--", sys.executable, *job]
+    return run(command, {"PYTHONPATH": str(JOBS)} | dict(env or {}), timeout=240, cwd=JOBS)
 
 
 @dataclass(frozen=True)

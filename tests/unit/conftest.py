@@ -1,7 +1,5 @@
 """What the unit tests share: scripted communicators, calls on other threads, and a gate that stays busy."""
 
-from __future__ import annotations
-
 import itertools
 import struct
 import threading
@@ -113,7 +111,7 @@ def events(harness: Harness) -> Callable[..., list[dict[str, Any]]]:
     return of
 
 
-class FakeCore:
+class _FakeCore:
     """What the journal needs of the native core: events to take, and a note of what was taken."""
 
     def __init__(self) -> None:
@@ -130,7 +128,6 @@ class FakeCore:
         self.data += packed(event, **{"seq": self._seq, "t_ns": 1000 * self._seq, "thread": 4242} | given)
 
     def drop(self, count: int) -> None:
-        """Lose events, as a full ring does."""
         self._seq += count
         self.lost += count
 
@@ -142,12 +139,10 @@ class FakeCore:
         """Return nothing: it is never crowded."""
 
     def mark_drained(self, count: int) -> None:
-        """Let go of the oldest."""
         self.data = self.data[count * RECORD_BYTES :]
         self.drained += count
 
     def dropped(self) -> int:
-        """Return how many were lost."""
         return self.lost
 
     def take_calls(self, live: bool = False) -> list[bytes]:  # noqa: ARG002
@@ -155,15 +150,12 @@ class FakeCore:
         return []
 
     def remove_ring_file(self) -> None:
-        """Take note."""
         self.ring_removed += 1
 
     def stop_log(self, error: int) -> None:
-        """Take note."""
         self.log_error = error
 
     def end_stopped_log(self) -> None:
-        """Take note."""
         self.log_ended = True
 
     def ring_file(self, capacity: int = 64) -> bytes:
@@ -174,9 +166,9 @@ class FakeCore:
 
 
 @pytest.fixture
-def core() -> FakeCore:
+def core() -> _FakeCore:
     """Return a native core of which the test is the event source."""
-    return FakeCore()
+    return _FakeCore()
 
 
 @pytest.fixture

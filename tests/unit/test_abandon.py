@@ -1,11 +1,9 @@
 """A forked child abandons the registrar: every entry returns at once and calls nothing."""
 
-import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
+from support.processes import python
 
 X, Y = 1, 2
 SIZE = 4096
@@ -73,18 +71,8 @@ def test_a_forked_child_abandons_by_itself():
         assert codes == [0] * 100, codes
         assert not _core.abandoned()
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={
-            **os.environ,
-            "SYMM_REGISTER_HOOK": "",
-            "PYTHONWARNINGS": "ignore:This process:DeprecationWarning",  # Python 3.12 on a fork beside threads
-        },
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    done = python(textwrap.dedent(script))
+    assert (done.status, done.err) == (0, "")
 
 
 def test_a_forked_child_leaves_the_ring_alone(tmp_path):
@@ -109,11 +97,5 @@ def test_a_forked_child_leaves_the_ring_alone(tmp_path):
         assert open(sys.argv[1], "rb").read() == before
         assert len(_core.peek(16)) == 4 * _core.RECORD_BYTES
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "a.ring")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "SYMM_REGISTER_HOOK": ""},
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    done = python(textwrap.dedent(script), str(tmp_path / "a.ring"))
+    assert (done.status, done.err) == (0, "")

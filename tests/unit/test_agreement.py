@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch.distributed as dist
 from support.giving_up import give_up
+from support.processes import python
 
 from tracehook.agreement import store_worker
 from tracehook.agreement.agreement import Agreement
@@ -68,21 +68,15 @@ def _together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
         return [made.result() for made in [pool.submit(_outcome, call) for call in calls]]
 
 
-def _compare(
-    members: Sequence[Agreement], wishes: Sequence[Sequence[str]], timeout: float = PATIENCE, topic: str = "windows"
-) -> list[Any]:
+def _compare(members, wishes, timeout=PATIENCE, topic="windows"):
     return _together(
         [partial(member.compare, topic, wish, timeout) for member, wish in zip(members, wishes, strict=True)]
     )
 
 
 def _confirm(members: Sequence[Agreement], failures: Sequence[str]) -> list[Any]:
-    return _together(
-        [
-            partial(member.confirm, "windows", failure, PATIENCE)
-            for member, failure in zip(members, failures, strict=True)
-        ]
-    )
+    each = zip(members, failures, strict=True)
+    return _together([partial(member.confirm, "windows", failure, PATIENCE) for member, failure in each])
 
 
 def _one(outcomes: Sequence[Any], kind: type[Exception]) -> str:
@@ -115,13 +109,26 @@ class Scripted:
         return operation
 
 
+@pytest.fixture
+def scripted(store: dist.Store) -> Scripted:
+    """Return what rank 0 takes for the store."""
+    return Scripted(store)
+
+
+@pytest.fixture
+def pair(store: dist.Store, scripted: Scripted) -> tuple[Agreement, Agreement]:
+    """Return rank 0, whose store is scripted, and rank 1."""
+    return Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
+
+
 # --- agreeing ---
 
 
-@every_store
-@pytest.mark.parametrize("ranks", [2, 5])
+@pytest.mark.parametrize(
+    ("store", "ranks"), [*((kind, ranks) for kind in KINDS for ranks in (2, 5)), ("hash", 64)], indirect=["store"]
+)
 def test_ranks_that_want_the_same_go_on(store, ranks):
-    """Every rank returns, round after round, on every kind of store."""
+    """Every rank returns, round after round, on every kind of store; a whole rack, too."""
     members = _ranks(store, ranks)
     for wish in (["a", "b"], [], ["ä 'quoted' \n line"]):
         assert _compare(members, [wish] * ranks) == [False] * ranks
@@ -138,20 +145,14 @@ def test_nobody_goes_on_before_the_last_has_come(store, background):
 
 
 def test_a_group_of_one_asks_nobody():
-    """A lone rank agrees with itself, and does not touch the store."""
+    """A lone rank agrees with itself, raises its own failure, and does not touch the store."""
     (alone,) = _ranks(object(), 1)
     alone.compare("windows", ["a"], PATIENCE)
     alone.confirm("windows", "", PATIENCE)
     assert alone.common("windows", ["a"], PATIENCE) == ["a"]
     assert (alone.rounds, alone.trips) == (3, 0)
-
-
-def test_sixty_four_ranks(store):
-    """A whole rack agrees, and one rank among it that differs is found."""
-    members = _ranks(store, 64)
-    assert _compare(members, [["a"]] * 64) == [False] * 64
-    text = _one(_compare(members, [["a"]] * 40 + [["b"]] + [["a"]] * 23), RegistrationMismatch)
-    assert "ranks 0-39, 41-63 want 'a'; the odd one out: rank 40 wants 'b'" in text
+    with pytest.raises(RegistrationFailed, match="'windows' failed on rank 0: out of memory"):
+        alone.confirm("windows", "out of memory", PATIENCE)
 
 
 @pytest.mark.parametrize("ranks", [2, 16])
@@ -230,45 +231,38 @@ def test_a_store_without_a_clone_serves(store):
 # --- disagreeing ---
 
 MISMATCHES = {
-    "one odd": (
-        [["a", "b"], ["a", "c"], ["a", "b"], ["a", "b"]],
-        "entry 2: ranks 0, 2, 3 want 'b'; the odd one out: rank 1 wants 'c'",
-    ),
-    "leader odd": (
-        [["x"], ["a"], ["a"], ["a"]],
-        "entry 1: ranks 1-3 want 'a'; the odd one out: rank 0 wants 'x'",
-    ),
-    "two odd": (
-        [["a"], ["b"], ["a"], ["c"]],
-        "entry 1: ranks 0, 2 want 'a'; the odd ones out: rank 1 wants 'b'; rank 3 wants 'c'",
-    ),
+    "one odd": ([["a", "b"], ["a", "c"], ["a", "b"], ["a", "b"]],
+        "entry 2: ranks 0, 2, 3 want 'b'; the odd one out: rank 1 wants 'c'"),
+    "leader odd": ([["x"], ["a"], ["a"], ["a"]], "entry 1: ranks 1-3 want 'a'; the odd one out: rank 0 wants 'x'"),
+    "two odd": ([["a"], ["b"], ["a"], ["c"]],
+        "entry 1: ranks 0, 2 want 'a'; the odd ones out: rank 1 wants 'b'; rank 3 wants 'c'"),
+    "one of a rack odd": ([["a"]] * 40 + [["b"]] + [["a"]] * 23,
+        "entry 1: ranks 0-39, 41-63 want 'a'; the odd one out: rank 40 wants 'b'"),
     "no majority": ([["a"], ["a"], ["b"], ["b"]], "entry 1: ranks 0, 1 want 'a'; ranks 2, 3 want 'b'"),
-    "first of several": (
-        [["a", "b", "c"], ["a", "x", "y"], ["a", "b", "z"]],
-        "entry 2: ranks 0, 2 want 'b'; the odd one out: rank 1 wants 'x'",
-    ),
+    "each another": ([[str(rank)] for rank in range(12)],
+        "entry 1: " + "; ".join(f"rank {rank} wants '{rank}'" for rank in range(8)) + "; and 4 more wishes"),
+    "first of several": ([["a", "b", "c"], ["a", "x", "y"], ["a", "b", "z"]],
+        "entry 2: ranks 0, 2 want 'b'; the odd one out: rank 1 wants 'x'"),
     "order": ([["a", "b"], ["b", "a"]], "entry 1: rank 0 wants 'a'; rank 1 wants 'b'"),
-    "one list ends": (
-        [["a", "b"], ["a", "b"], ["a"]],
-        "entry 2: ranks 0, 1 want 'b'; the odd one out: rank 2 wants nothing",
-    ),
+    "one list ends": ([["a", "b"], ["a", "b"], ["a"]],
+        "entry 2: ranks 0, 1 want 'b'; the odd one out: rank 2 wants nothing"),
     "one has nothing": ([[], ["a"], ["a"]], "entry 1: ranks 1, 2 want 'a'; the odd one out: rank 0 wants nothing"),
     "called nothing": ([["nothing"], []], "entry 1: rank 0 wants 'nothing'; rank 1 wants nothing"),
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", MISMATCHES)
+@pytest.mark.parametrize(
+    ("store", "case"),
+    [*(("hash", case) for case in MISMATCHES), *((kind, "one odd") for kind in KINDS[1:])],
+    indirect=["store"],
+)
 def test_ranks_that_differ_all_raise_the_same(store, case):
-    """The text names the communicator, the first differing entry, and who wants what, the odd ones as such."""
+    """It names the communicator, the first differing entry, and who wants what; the next round is like any other."""
     wishes, told = MISMATCHES[case]
-    text = _one(_compare(_ranks(store, len(wishes)), wishes), RegistrationMismatch)
+    members = _ranks(store, len(wishes))
+    text = _one(_compare(members, wishes), RegistrationMismatch)
     assert text == f"{ABOUT}: the ranks differ at 'windows', {told}; nothing was registered or called"
-
-
-def test_a_message_about_many_wishes_ends(store):
-    """If every rank wants something else, eight wishes are shown and the others counted."""
-    text = _one(_compare(_ranks(store, 12), [[str(rank)] for rank in range(12)]), RegistrationMismatch)
-    assert "rank 7 wants '7'; and 4 more wishes; nothing" in text
+    assert _compare(members, [["a"]] * len(wishes)) == [False] * len(wishes)
 
 
 def test_ranks_at_different_points_all_raise_the_same(store):
@@ -284,20 +278,12 @@ def test_ranks_at_different_points_all_raise_the_same(store):
 def test_a_comparison_does_not_meet_a_confirmation(store):
     """A rank that confirms and one that compares are not at the same point, though the topic is one."""
     here, there = _ranks(store, 2)
-    outcomes = _together(
-        [lambda: here.compare("windows", [""], PATIENCE), lambda: there.confirm("windows", "", PATIENCE)]
-    )
-    assert "rank 0 wants to compare 'windows'; rank 1 wants to confirm 'windows'" in _one(
-        outcomes, RegistrationMismatch
-    )
-
-
-@every_store
-def test_usable_after_a_mismatch(store):
-    """The round after a mismatch is a round like any other."""
-    members = _ranks(store, 3)
-    _one(_compare(members, [["a"], ["a"], ["b"]]), RegistrationMismatch)
-    assert _compare(members, [["a"]] * 3) == [False] * 3
+    calls: list[Any] = [
+        partial(here.compare, "windows", [""], PATIENCE),
+        partial(there.confirm, "windows", "", PATIENCE),
+    ]
+    told = "rank 0 wants to compare 'windows'; rank 1 wants to confirm 'windows'"
+    assert told in _one(_together(calls), RegistrationMismatch)
 
 
 # --- confirming, and what all have in common ---
@@ -318,13 +304,6 @@ def test_a_failure_anywhere_is_raised_everywhere(store):
     assert _one(outcomes, RegistrationFailed) == f"{ABOUT}: 'windows' {told}"
     reasons = {1: "out of memory", 4: "out of memory", 3: "no window"}
     assert [outcome.failures for outcome in outcomes] == [reasons] * 5
-
-
-def test_the_failure_of_a_lone_rank_is_raised():
-    """A group of one raises its own failure."""
-    (alone,) = _ranks(object(), 1)
-    with pytest.raises(RegistrationFailed, match="'windows' failed on rank 0: out of memory"):
-        alone.confirm("windows", "out of memory", PATIENCE)
 
 
 def test_what_all_ranks_have_in_common(store):
@@ -464,15 +443,10 @@ def test_the_thread_goes_with_the_agreement(store, until):
         ("compare_set", RuntimeError),
     ],
 )
-def test_a_store_that_fails_is_told_in_one_line(store, operation, failure, background, until):
+def test_a_store_that_fails_is_told_in_one_line(store, scripted, pair, operation, failure, background, until):
     """Whatever fails, the error says what, what follows, and where to look; the next round has a new connection."""
-    scripted = Scripted(store)
-    failing, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
-
-    def fail(*_: Any) -> None:
-        raise failure("Broken pipe\nframe #0: c10::Error")
-
-    scripted.before[operation] = fail
+    failing, other = pair
+    scripted.before[operation] = Mock(side_effect=failure("Broken pipe\nframe #0: c10::Error"))
     comes_first = operation == "wait"  # who counts last does not wait
     if not comes_first:
         waiting = background(_outcome, other.compare, "windows", ["a"], SHORT)
@@ -493,26 +467,23 @@ def test_a_store_that_fails_is_told_in_one_line(store, operation, failure, backg
 
 
 @pytest.mark.parametrize("operation", ["set", "add", "wait", "compare_set"])
-def test_a_store_that_fails_once_stops_nobody(store, operation):
+def test_a_store_that_fails_once_stops_nobody(scripted, pair, operation):
     """The operation is made once more, on another connection, and all ranks go on."""
-    scripted = Scripted(store)
-    failing, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
 
     def fail(*_: Any) -> None:
         del scripted.before[operation]
         raise dist.DistNetworkError("Broken pipe")
 
     scripted.before[operation] = fail
-    assert _compare([failing, other], [["a"]] * 2) == [False] * 2
+    assert _compare(pair, [["a"]] * 2) == [False] * 2
 
 
-def test_a_store_that_does_not_answer_is_given_up(store, monkeypatch, background):
+def test_a_store_that_does_not_answer_is_given_up(scripted, pair, monkeypatch, background):
     """The deadline holds, but for a grace, even if an operation on the store never returns."""
     monkeypatch.setattr(store_worker, "GRACE", 0.3)
-    scripted = Scripted(store)
     stuck = threading.Event()
     scripted.before["set"] = lambda *_: stuck.wait(PATIENCE)
-    leader, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
+    leader, other = pair
     outcome = background(_outcome, leader.compare, "windows", ["a"], SHORT).result()
     assert "(RuntimeError: no answer within 0.3 s after the deadline)" in str(outcome)
     monkeypatch.setattr(store_worker, "GRACE", PATIENCE)
@@ -522,13 +493,12 @@ def test_a_store_that_does_not_answer_is_given_up(store, monkeypatch, background
     stuck.set()
 
 
-def test_a_round_that_was_given_up_cannot_reach_into_the_next(store, monkeypatch, background, until):
+def test_a_round_that_was_given_up_cannot_reach_into_the_next(store, scripted, pair, monkeypatch, background, until):
     """What is left of a round whose caller has gone writes under the keys of that round only."""
     monkeypatch.setattr(store_worker, "GRACE", 0.0)
-    scripted = Scripted(store)
     stuck = threading.Event()
     scripted.before["set"] = lambda *_: stuck.wait(PATIENCE)
-    leader, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
+    leader, other = pair
     _outcome(leader.compare, "windows", ["a"], 0.05)
     scripted.before.clear()
     monkeypatch.setattr(store_worker, "GRACE", PATIENCE)
@@ -540,22 +510,16 @@ def test_a_round_that_was_given_up_cannot_reach_into_the_next(store, monkeypatch
     assert leading.result() is False
 
 
-def test_a_mistake_of_our_own_is_not_blamed_on_the_store(store):
+def test_a_mistake_of_our_own_is_not_blamed_on_the_store(scripted, pair):
     """What is no error of the store comes out as it is."""
-    scripted = Scripted(store)
-
-    def fail(*_: Any) -> None:
-        raise KeyError("ours")
-
-    scripted.before["set"] = fail
+    scripted.before["set"] = Mock(side_effect=KeyError("ours"))
     with pytest.raises(KeyError):
-        Agreement(scripted, CHANNEL, 0, 2, ABOUT).compare("windows", [], PATIENCE)
+        pair[0].compare("windows", [], PATIENCE)
 
 
 def test_torch_is_not_imported():
     """The module can be had without torch."""
-    code = "import sys, tracehook.agreement.agreement; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert python("import sys, tracehook.agreement.agreement; sys.exit('torch' in sys.modules)").status == 0
 
 
 # --- level again ---

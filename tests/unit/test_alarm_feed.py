@@ -1,7 +1,5 @@
 """Each process hears each alarm once, in order, whatever dies in between."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """Ranks that wait ask the others why; those that ask the same ask once, because every process reads each alarm."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time
@@ -37,9 +35,14 @@ def _alarms(store: dist.Store) -> list[Alarm]:
     return [Alarm(*json.loads(store.get(f"{COUNT_KEY}/{one + 1}"))) for one in range(store.add(COUNT_KEY, 0))]
 
 
-def test_ranks_that_ask_the_same_ask_once():
+@pytest.fixture
+def store():
+    """Return the store of all ranks."""
+    return dist.HashStore()
+
+
+def test_ranks_that_ask_the_same_ask_once(store):
     """However many ranks wait in a round, and however often they look, there is one alarm."""
-    store = dist.HashStore()
     with contextlib.ExitStack() as stack:
         watches = [stack.enter_context(_waits(store, rank)) for rank in range(RANKS)]
         for watch in watches * 2:
@@ -47,22 +50,20 @@ def test_ranks_that_ask_the_same_ask_once():
         assert [told.rank for told in _alarms(store)] == [0]
 
 
-def test_ranks_at_different_calls_ask_each():
+def test_ranks_at_different_calls_ask_each(store):
     """An answer depends on the call before which a rank waits, so each of them is asked about."""
-    store = dist.HashStore()
     with _waits(store, 1, call=3) as one, _waits(store, 2, call=4) as other:
         one._look_after_own(store)
         other._look_after_own(store)
         assert [told.facts["call"] for told in _alarms(store)] == [3, 4]
 
 
-def test_a_rank_asks_itself_if_the_first_one_died_before_it_did(monkeypatch):
+def test_a_rank_asks_itself_if_the_first_one_died_before_it_did(store, monkeypatch):
     """A rank says that it asks when the alarm is there, and not before."""
 
     def dies(*_: object) -> None:
         raise ConnectionError
 
-    store = dist.HashStore()
     with _waits(store, 1) as first, _waits(store, 2) as second:
         with monkeypatch.context() as patch:
             patch.setattr(watchdog, "put", dies)
@@ -73,9 +74,8 @@ def test_a_rank_asks_itself_if_the_first_one_died_before_it_did(monkeypatch):
         assert [told.rank for told in _alarms(store)] == [2]
 
 
-def test_what_a_rank_wrote_to_ask_first_goes_with_the_round():
+def test_what_a_rank_wrote_to_ask_first_goes_with_the_round(store):
     """Only the alarm itself stays in the store."""
-    store = dist.HashStore()
     with _waits(store, 1) as first, _waits(store, 2) as second:
         first._look_after_own(store)
         second._look_after_own(store)
@@ -106,9 +106,8 @@ class _Answers:
         self.heard.append(verdict.kind)
 
 
-def test_no_answer_ends_a_round_whose_verdict_stands():
+def test_no_answer_ends_a_round_whose_verdict_stands(store):
     """A rank that only has not heard yet how its own round ended is not elsewhere: the asker waits for it."""
-    store = dist.HashStore()
     with _waits(store, 1) as asks:
         asks._look_after_own(store)
     proposal = RoundVerdict("mismatch", "rank 2 waits elsewhere", data=[("p/other/verdict", (1,))])
@@ -122,9 +121,8 @@ def test_no_answer_ends_a_round_whose_verdict_stands():
     assert store.check(["p/1/verdict", "p/other/verdict"])
 
 
-def test_a_rank_that_waits_says_once_who_is_missing(capsys):
+def test_a_rank_that_waits_says_once_who_is_missing(store, capsys):
     """After its patience it names the ranks that did not come, and how long it will wait."""
-    store = dist.HashStore()
     store.set("p/1/2", "came")
     with _waits(store, 1) as watch:
         watch._patience = 2.0
@@ -136,9 +134,8 @@ def test_a_rank_that_waits_says_once_who_is_missing(capsys):
     assert "for at most 20 s (the time-out of the group)" in lines[0]
 
 
-def test_who_has_left_a_round_does_not_end_it_again():
+def test_who_has_left_a_round_does_not_end_it_again(store):
     """Two rounds later its verdict is removed, and a rank that has gone on by then has made that call rightly."""
-    store = dist.HashStore()
     with _waits(store, 1) as asks:
         asks._look_after_own(store)
     answers, subject = Watchdog(store), _Answers(RoundVerdict("diverged", "rank 2 made another call"))
@@ -150,9 +147,8 @@ def test_who_has_left_a_round_does_not_end_it_again():
 
 
 @pytest.mark.parametrize("knows", [False, True])
-def test_who_is_in_the_round_itself_does_not_ask_the_store_whether_it_is_over(knows):
+def test_who_is_in_the_round_itself_does_not_ask_the_store_whether_it_is_over(store, knows):
     """It hears that anyway, so a round that takes long costs the store nothing; an answer it gives all the same."""
-    store = dist.HashStore()
     with _waits(store, 1) as watch:
         watch._look_after_own(store)
         subject = _Answers(RoundVerdict("diverged", "rank 1 made another call") if knows else None)

@@ -1,7 +1,5 @@
 """docs/audit.md says of each rule what its file says."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

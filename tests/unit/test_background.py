@@ -1,10 +1,8 @@
 """The threads that tracehook starts end before the interpreter, and none begins once they have been ended."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 import textwrap
+
+from support.processes import python
 
 # The first exit function runs last: what is alive then may come back from the store when there is no interpreter.
 FIRST = """
@@ -19,15 +17,9 @@ FIRST = """
 
 
 def _printed(script: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FIRST) + textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    done = python(textwrap.dedent(FIRST) + textwrap.dedent(script), timeout=100)
+    assert (done.status, done.err) == (0, "")
+    return done.out
 
 
 def test_a_watch_that_begins_while_exit_functions_run_ends_with_them():

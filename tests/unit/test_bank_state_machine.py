@@ -1,7 +1,5 @@
 """Random histories of the bank and the windows on it, held against a model of a few dictionaries."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

@@ -1,16 +1,13 @@
 """How long a call waits at a fence: as long as the one who raised it needs, and never for a dead communicator."""
 
-from __future__ import annotations
-
-import os
 import shutil
 import subprocess
-import sys
 import textwrap
 import threading
 from pathlib import Path
 
 import pytest
+from support.processes import python
 
 from tracehook import _core
 
@@ -92,15 +89,8 @@ def test_a_call_waits_as_long_as_a_registration_takes(tmp_path: Path) -> None:
     source, library = tmp_path / "fast.c", tmp_path / "fast.so"
     source.write_text(FAST)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM)],
-        env=os.environ | {"LD_PRELOAD": str(library)},
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-        check=False,
-    )
-    assert (done.stdout, done.returncode) == ("waits\n", 0), done.stderr
+    done = python(textwrap.dedent(PROGRAM), env={"LD_PRELOAD": str(library)}, timeout=LONG)
+    assert (done.out, done.status) == ("waits\n", 0), done.err
 
 
 def test_a_fence_of_limited_time_falls_by_itself(member, call):

@@ -1,7 +1,5 @@
 """The table of interposed calls is complete: NCCL exports nothing, and torch calls nothing, that has no answer here."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Chains of those who wait: their ends, and who of a circle can be the only one that is wrong."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Collection, Mapping
 

@@ -1,7 +1,5 @@
 """Connections to a store of their own: whoever made the store may end it."""
 
-from __future__ import annotations
-
 import gc
 import socket
 import subprocess
@@ -32,7 +30,7 @@ sys.stdin.read()
 """
 
 
-class Server:
+class _Server:
     """A store in a process of its own."""
 
     def __init__(self) -> None:
@@ -46,39 +44,35 @@ class Server:
         )
 
     def kill(self) -> None:
-        """End the process, and with it the store."""
         self._process.kill()
         self._process.communicate()
 
 
-class Broken:
+class _Broken:
     """A connection that is broken; a copy of it is perhaps not."""
 
     def __init__(self, *copies: Any) -> None:
         self._copies = list(copies)
 
     def clone(self) -> Any:
-        """Connect."""
         return self._copies.pop(0)
 
     def check(self, keys: list[str]) -> bool:
-        """Fail as a broken connection does."""
-        raise RuntimeError(f"{keys}: Broken pipe")
+        raise RuntimeError(f"{keys}: _Broken pipe")
 
     def compare_set(self, key: str, _: str, __: str) -> bytes:
-        """Fail in the same way."""
-        raise RuntimeError(f"{key}: Broken pipe")
+        raise RuntimeError(f"{key}: _Broken pipe")
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server() -> Iterator[_Server]:
     """Return a store that a test can end."""
-    made = Server()
+    made = _Server()
     yield made
     made.kill()
 
 
-def test_a_store_that_has_ended_is_not_waited_for(server: Server) -> None:
+def test_a_store_that_has_ended_is_not_waited_for(server):
     """A process that wants a connection then, such as one that ends, has its error at once."""
     own = cloned_store(server.store)
     assert own.add("calls", 1) == server.store.add("calls", 0) == 1
@@ -89,9 +83,7 @@ def test_a_store_that_has_ended_is_not_waited_for(server: Server) -> None:
     assert time.monotonic() - began < SOON
 
 
-def test_sockets_of_python_that_the_program_has_taken_away_matter_to_nobody(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sockets_of_python_that_the_program_has_taken_away_matter_to_nobody(server, monkeypatch):
     """Torch has connections of its own; tests of programs refuse those of Python, with an error of any class."""
 
     def refuse(*_: object, **__: object) -> None:
@@ -101,7 +93,7 @@ def test_sockets_of_python_that_the_program_has_taken_away_matter_to_nobody(
     assert cloned_store(server.store).add("calls", 1) == 1
 
 
-def test_a_store_that_ends_while_it_is_reached_is_not_waited_for(server: Server) -> None:
+def test_a_store_that_ends_while_it_is_reached_is_not_waited_for(server):
     """Its port still answered when tracehook looked, and no longer when torch connects."""
     own = StoreSessions().at(server.store).workers.store
     assert own is not None
@@ -124,14 +116,14 @@ def test_a_store_that_ends_while_it_is_reached_is_not_waited_for(server: Server)
     assert time.monotonic() - began < SOON
 
 
-def test_a_counter_survives_a_broken_connection() -> None:
+def test_a_counter_survives_a_broken_connection():
     """A connection to a store that was broken once stays so, while the store lives."""
     store = dist.HashStore()
-    workers = StoreWorkers(Broken(Broken(), store))
+    workers = StoreWorkers(_Broken(_Broken(), store))
     assert [workers.count("born", SOON), workers.count("born", SOON)] == [1, 2]
 
 
-def test_nobody_holds_a_store_that_has_no_group() -> None:
+def test_nobody_holds_a_store_that_has_no_group():
     """The watch ends when the last group has dropped its store, and so does the connection."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     meetings, own = StoreSessions(), weakref.ref(store)
@@ -149,9 +141,7 @@ def test_nobody_holds_a_store_that_has_no_group() -> None:
     assert meetings._sessions == {}
 
 
-def test_a_store_that_ends_before_the_first_look_is_left_in_silence(
-    server: Server, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_that_ends_before_the_first_look_is_left_in_silence(server, capfd):
     """Rank 0 has the store, destroys its groups as all do, and ends; at a broken connection torch writes a warning."""
     session = StoreSessions().at(server.store)
     server.kill()
@@ -164,7 +154,7 @@ def test_a_store_that_ends_before_the_first_look_is_left_in_silence(
     assert capfd.readouterr().err == ""
 
 
-def test_the_watch_of_a_store_that_has_ended_ends_at_once(server: Server) -> None:
+def test_the_watch_of_a_store_that_has_ended_ends_at_once(server):
     """It tries again and again to reach the store, and the exit does not wait for that."""
     watch = Watchdog(server.store.clone())
     watch.start()

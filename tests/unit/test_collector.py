@@ -4,8 +4,6 @@ The parts of its language that the configuration has are written here in Python.
 the collector itself looks at the file too.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -41,14 +39,13 @@ class Map(dict[str, Any]):
         return self.get(name)
 
 
-class Date:
+class _Date:
     """A moment of the collector's expressions."""
 
     def __init__(self, text: str) -> None:
         self._since = datetime.fromisoformat(text) - datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
     def UnixNano(self) -> int:
-        """Return the nanoseconds since 1970."""
         return self._since // timedelta(microseconds=1) * 1000
 
 
@@ -71,7 +68,7 @@ class Record:
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression. Those of the file mean the same in Python."""
         names = {"body": self.body, "attributes": self.attributes, "resource": self.resource, "nil": None}
-        return eval(expression, {"__builtins__": {}, "date": Date}, names)
+        return eval(expression, {"__builtins__": {}, "date": _Date}, names)
 
     def value(self, given: str) -> Any:
         """Return what an operator `add` adds."""
@@ -166,15 +163,11 @@ def test_a_problem_becomes_a_record() -> None:
         assert record.body == event
         assert record.attributes == {"event.name": "tracehook.agreement.mismatch", "log.file.name": log.path.name}
         assert record.resource == {
-            "service.name": "tracehook",
-            "host.name": log.begin["host"],
-            "process.pid": log.begin["pid"],
-            "process.runtime.version": log.begin["python"],
-            "tracehook.version": log.begin["tracehook"],
-            "tracehook.torch": log.begin["torch"],
-            "tracehook.nccl": log.begin["nccl"],
+            "service.name": "tracehook", "host.name": log.begin["host"], "process.pid": log.begin["pid"],
+            "process.runtime.version": log.begin["python"], "tracehook.version": log.begin["tracehook"],
+            "tracehook.torch": log.begin["torch"], "tracehook.nccl": log.begin["nccl"],
             "tracehook.rank": log.begin["rank"],
-        } | ({"tracehook.job": log.begin["job"]} if log.begin["job"] else {})
+        } | ({"tracehook.job": log.begin["job"]} if log.begin["job"] else {})  # fmt: skip
         began = datetime.fromisoformat(log.begin["time"]).timestamp()
         later = (event["t_ns"] - log.begin["t_ns"]) / 1e9
         assert record.time_ns / 1e9 == pytest.approx(began + later, abs=1e-5)

@@ -1,7 +1,5 @@
 """The operators for torch.compile keep torch's rules for operators: schema, shapes without data, tracing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,15 +28,13 @@ def group() -> Iterator[dist.ProcessGroup]:
         (compiled._reduce_scatter_tensor, (None,), ("SUM",)),
     ],
 )
-def test_an_operator_keeps_the_rules(
-    group: dist.ProcessGroup, operator: Any, arguments: tuple[object, ...], last: tuple[str, ...]
-) -> None:
+def test_an_operator_keeps_the_rules(group, operator, arguments, last):
     """Torch's own check: it changes no input, returns no view of one, and says shapes as they come."""
     for given, name in ((torch.randn(3, 4), ""), (torch.randn(4, 3).t(), group.group_name)):
         torch.library.opcheck(operator.default, (given, *arguments, name, *last))
 
 
-def test_empty_says_its_shape(group: dist.ProcessGroup) -> None:
+def test_empty_says_its_shape(group):
     """The same for empty, whose values nobody compares."""
     arguments = ([3, 4], torch.bfloat16, torch.device("cpu"), None, group.group_name, "all_reduce", True)
     operator: Any = compiled._empty

@@ -1,7 +1,5 @@
 """A raw communicator is detached beside everything else that the service does."""
 
-from __future__ import annotations
-
 import threading
 from unittest.mock import MagicMock
 

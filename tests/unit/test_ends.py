@@ -122,9 +122,6 @@ def test_the_end_of_an_unknown_communicator_is_ignored(harness, events):
     assert (harness.collective(77), events()) == (False, [])
 
 
-# --- pointers are reused ---
-
-
 def test_a_pointer_that_comes_again_without_an_end_drops_the_old_communicator(harness, calls_of, events):
     """An end that was never seen is made up for without a call, since the old communicator is gone."""
     harness.alloc(0, 0x10000, 4 * KIB)

@@ -1,7 +1,5 @@
 """Every exception of tracehook ends with one sentence that says what to do now."""
 
-from __future__ import annotations
-
 import pickle
 import re
 
@@ -15,17 +13,12 @@ PUBLIC = [kind for kind in KINDS if not kind.__name__.startswith("_")]
 
 @pytest.mark.parametrize("kind", PUBLIC)
 def test_an_exception_ends_with_what_to_do(kind: type[errors._Advised]) -> None:
-    """With the advice of its class, or with its own; and with none after a text that has it."""
+    """With the advice of its class or its own, and none after a text that has it; so it does in another process."""
     assert re.fullmatch(r"[A-Za-z][^.]*[^. ](\.[^. ]+[^.]*)*", kind.ADVICE)
     assert str(kind("it failed")) == f"it failed. {kind.ADVICE}"
     if kind in (errors.RegistrationError, errors.PeerError, errors.RegistrationMismatch, errors.RegistrationTimeout):
         assert str(kind("it failed", advice="Mend it")) == "it failed. Mend it"
         assert str(kind("it failed: mend it", advice="")) == "it failed: mend it"
-
-
-@pytest.mark.parametrize("kind", PUBLIC)
-def test_an_exception_goes_to_another_process_whole(kind: type[errors._Advised]) -> None:
-    """Pickled and back it says the same."""
     error = kind("it failed")
     error.advice = "Mend it"
     again = pickle.loads(pickle.dumps(error))

@@ -1,7 +1,5 @@
 """Counts of events by kind, from the ring's records."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

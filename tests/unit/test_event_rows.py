@@ -1,7 +1,5 @@
 """The rows of the events: what C++ and Python write of an event is what Python reads."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -12,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.processes import python
 from support.records import HEAD, packed
 
 import tracehook
@@ -26,17 +25,8 @@ PUSHES = ("push", "_push", "log", "write")  # functions that write events: the e
 CHOSEN: dict[str, tuple[str, ...]] = {"REASONS[number].event": ("hook.unsupported", "hook.conflict")}
 ADDED = {"write": {"peer"}}  # what the function itself adds
 OF_SQL = {
-    "BIGINT": int,
-    "UBIGINT": int,
-    "INTEGER": int,
-    "DOUBLE": float,
-    "BOOLEAN": bool,
-    "VARCHAR": str,
-    "INTEGER[]": list,
-}
-
-
-# --- the layout ---
+    "BIGINT": int, "UBIGINT": int, "INTEGER": int, "DOUBLE": float, "BOOLEAN": bool, "VARCHAR": str, "INTEGER[]": list,
+}  # fmt: skip
 
 
 def test_python_reads_the_head_that_c_writes() -> None:
@@ -81,11 +71,7 @@ def test_the_members_of_every_event_lie_where_python_reads_them() -> None:
 def test_a_push_that_does_not_fit_the_row_raises(event: str, members: dict[str, int], told: str) -> None:
     """Nothing is left out, and nothing is written that nobody reads."""
     script = f"from tracehook import _core; _core.make_process('', 8); _core.push({event!r}, **{members!r})"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr.splitlines()[-1] == f"ValueError: {told}"
-
-
-# --- the fields ---
+    assert python(script).err.splitlines()[-1] == f"ValueError: {told}"
 
 
 @pytest.mark.parametrize("event", IN_THE_RING)
@@ -112,9 +98,6 @@ def test_an_event_shows_the_fields_of_its_row(event: str) -> None:
 def test_every_type_is_shown_somehow() -> None:
     """Those of C++, and no others."""
     assert records.SHOW.keys() == {name for name, kind in TYPES.items() if kind.of_cpp}
-
-
-# --- who writes them ---
 
 
 def _pushed_by_python() -> Iterator[tuple[str, set[str]]]:

@@ -1,11 +1,7 @@
 """The tables that C++ and Python read: events, their fields, and other names behind numbers."""
 
-from __future__ import annotations
-
 import re
-import runpy
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -19,16 +15,12 @@ from tracehook.policies import Answer
 
 COMMON = {name for name, field in TABLE.items() if field.is_common}
 TEXTS = {"exception", "message", "raised_at", "thread_name"}  # which the journal adds to what the ring has
-DOCS = Path(__file__).parents[2] / "docs"
 ROOM = files("tracehook") / "cpp" / "events"
 
 
 def _told(event: str, **given: int) -> tuple[str, dict[str, Any]]:
     (record,) = records.unpack(packed(event, **given))
     return records.fields_of(record)
-
-
-# --- the rows ---
 
 
 @pytest.mark.parametrize("table", [row.name for row in ROOM.iterdir() if row.name.endswith(".def")])
@@ -48,19 +40,10 @@ def test_warnings_are_what_a_user_must_see():
     """Without a log these events, and no others, are shown on stderr."""
     assert {event.severity for event in tables.ABOUT.values()} == {"info", "problem", "warning"}
     assert {
-        "segment.captured",
-        "segment.unknown",
-        "communicator.failed",
-        "communicator.graphs",
-        "deregister.stalled",
-        "hook.unsupported",
-        "hook.conflict",
-        "ledger.difference",
-        "log.dropped",
-        "register.stalled",
-        "register.foreign",
+        "segment.captured", "segment.unknown", "communicator.failed", "communicator.graphs", "deregister.stalled",
+        "hook.unsupported", "hook.conflict", "ledger.difference", "log.dropped", "register.stalled", "register.foreign",
         "register.unused",
-    } == tables.WARNINGS
+    } == tables.WARNINGS  # fmt: skip
 
 
 def test_the_numbers_of_a_log_are_those_of_its_format():
@@ -71,27 +54,17 @@ def test_the_numbers_of_a_log_are_those_of_its_format():
     assert tables.ANSWERS == ("shared", "isolated", "none") == tuple(answer.value for answer in Answer)
     assert tables.HANDLES == ("none", "runtime", "file", "fabric")
     assert [name for name, _, _ in tables.OPERATIONS] == [
-        "all_reduce",
-        "all_gather",
-        "reduce_scatter",
-        "all_to_all",
-        "gather",
-        "scatter",
-        "all_reduce_config",
-        "all_gather_config",
-        "reduce_scatter_config",
-        "all_to_all_config",
-        "gather_config",
-        "scatter_config",
-        "broadcast_config",
-        "reduce_config",
-    ]
+        "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "all_reduce_config",
+        "all_gather_config", "reduce_scatter_config", "all_to_all_config", "gather_config", "scatter_config",
+        "broadcast_config", "reduce_config",
+    ]  # fmt: skip
     assert {compared for _, *both in tables.OPERATIONS for compared in both} == {"where", "whether", "nothing"}
 
 
-def test_a_number_outside_the_table_has_a_name():
-    """A newer writer's event is kept under its number."""
+def test_a_number_outside_the_table_is_told_all_the_same():
+    """A newer writer's event, and its reason, are kept under their numbers."""
     assert _told("200")[0] == "unknown.200"
+    assert _told("hook.conflict", reason=99)[1]["reason"] == "reason 99"
 
 
 @pytest.mark.parametrize("number", tables.REASONS)
@@ -100,14 +73,6 @@ def test_a_reason_is_read_from_a_ring_as_it_is_logged(number):
     row = tables.REASONS[number]
     name, fields = _told(row.event, reason=number)
     assert (name, fields["reason"], fields["advice"]) == (row.event, row.name, row.advice)
-
-
-def test_a_reason_of_a_later_version_keeps_its_number():
-    """It has no name here, and is told all the same."""
-    assert _told("hook.conflict", reason=99)[1]["reason"] == "reason 99"
-
-
-# --- fields and sentences ---
 
 
 def test_the_lines_of_the_journal_have_the_fields_that_their_rows_name(core, tmp_path, monkeypatch):
@@ -146,11 +111,3 @@ def test_a_sentence_is_plain(event):
     named = re.findall(r"{(\w+)}", row.sentence + row.refused)
     assert set(named) <= COMMON | set(row.fields)
     assert not row.refused or {"ok", "error"} <= set(row.fields)
-
-
-def test_the_page_has_the_tables():
-    """docs/log-schema.md is what docs/write_tables.py writes."""
-    script = runpy.run_path(str(DOCS / "write_tables.py"))
-    text = (DOCS / "log-schema.md").read_text()
-    assert script["page"](text) == text
-    assert text.count(script["BEGIN"]) == text.count(script["END"]) == 1

@@ -1,7 +1,5 @@
 """docs/failure-modes.md: each message in its tables of what a reader sees is one that the code prints."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

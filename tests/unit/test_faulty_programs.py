@@ -3,8 +3,6 @@
 FAULTY is the number of seeds, FAULTY_FROM the first one.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 

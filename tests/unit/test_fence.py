@@ -6,8 +6,6 @@ compare what a new call uses before it gets its number. What a call sees of wind
 NCCL takes it in, has to be alike on all ranks, and no rank may wait for ever.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Findings of ranks that did alike are one row, and a row shows a divergence only where ranks differ."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -69,9 +67,7 @@ def test_ranks_are_named_in_runs(ranks: list[int], text: str) -> None:
         ("never", False, False, False),
     ],
 )
-def test_a_rule_says_what_shows_a_divergence(
-    divergence: str, one_of_two: bool, both_apart: bool, both_alike: bool
-) -> None:
+def test_a_rule_says_what_shows_a_divergence(divergence, one_of_two, both_apart, both_alike):
     """A finding of one rank of two, of both in other words, and of both as one row."""
     zero, one, both = (found("", *ranks, divergence=divergence) for ranks in ((0,), (1,), (0, 1)))
     assert is_divergence(zero, [zero], {0, 1}) == one_of_two
@@ -107,9 +103,7 @@ def test_the_earliest_error_comes_first() -> None:
         ("exit-status", "rank 1 ended by ValueError: bad batch", (1,), False),
     ],
 )
-def test_an_exception_of_its_own_may_be_why_a_rank_called_something_else(
-    first: str, message: str, ranks: tuple[int, ...], is_cause: bool
-) -> None:
+def test_an_exception_of_its_own_may_be_why_a_rank_called_something_else(first, message, ranks, is_cause):
     """On its way out, in a ``finally``, it called what the others did not. What others caused is no cause."""
     differs = found("rank 1 differs", 1, 0, rule=first)
     raised = found(message, *ranks, rule="ended-by-exception", ns=9000)

@@ -1,19 +1,16 @@
 """Following logs that grow: every line once, whatever happens to the files meanwhile."""
 
-import io
 import json
 import os
 import re
 import struct
 import subprocess
 import sys
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from rich.console import Console
+from support import watched
 
-from tracehook.audit import live, live_process
 from tracehook.audit.alive import own_host
 from tracehook.audit.live import Follower
 from tracehook.audit.live_process import QUIET_AFTER, State
@@ -27,28 +24,10 @@ WALL = 10**9  # the wall clock in seconds, which stands still; long ago, so that
 REFUSED = {"event": "register.local", "seq": 2, "comm": "abc", "comm_id": 1, "ok": False, "error": 3}
 
 
-class Clock:
-    """A clock that the test turns."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        """Return what the test says."""
-        return self.now
-
-
 @pytest.fixture(autouse=True)
-def wall_clock(monkeypatch):
-    """Let the wall clock stand still: the age of a ring or a log is not how long the test took."""
-    for module in (live, live_process):
-        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: float(WALL)))
-
-
-@pytest.fixture
-def clock():
-    """Return the clock of the follower."""
-    return Clock()
+def clock(monkeypatch):
+    """Return the clock of the follower, which the test turns; the wall clock, by which rings and logs age, stands."""
+    return watched.stop_wall_clock(monkeypatch, WALL)
 
 
 @pytest.fixture
@@ -78,9 +57,7 @@ def _only(follower):
 
 
 def _render(follower, height=None, width=200):
-    console = Console(width=width, record=True, file=io.StringIO(), force_terminal=True)
-    console.print(watch_table.picture(follower, height))
-    return console.export_text()
+    return watched.rendered(follower, width, height)
 
 
 # --- increments ---
@@ -155,7 +132,7 @@ def test_a_large_log_is_read_in_turns(tmp_path, follower):
 
 
 def test_a_directory_that_comes_later(tmp_path, clock):
-    """Nothing there is nothing to show, with what is expected; files that appear later are followed."""
+    """Nothing there is nothing to show, and files that appear later are followed; a file in its place is an error."""
     directory = tmp_path / "logs"
     follower = Follower(directory, clock)
     follower.look()
@@ -167,10 +144,6 @@ def test_a_directory_that_comes_later(tmp_path, clock):
         _start(directory, rank, ALLOC)
         follower.look()
         assert len(follower.processes) == rank + 1
-
-
-def test_what_is_no_directory_is_an_error(tmp_path, clock):
-    """A file where the directory should be will never be one."""
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError):
         Follower(tmp_path / "file", clock).look()
@@ -342,10 +315,8 @@ def test_an_old_log_was_quiet_before_the_first_look(tmp_path, follower, clock, c
     assert _only(follower).state(clock.now)[0] == State.NO_END
 
 
-def _ring_of(core, pushed, drained, dropped=0, looked_ns=0, epoch_ns=0):
-    counts = (64, pushed, drained, dropped, epoch_ns, 10, looked_ns)
-    header = struct.pack("<8sIIQQQQQQQ", b"THRING02", 4096, 96, *counts)
-    return header.ljust(4096, b"\0") + core.ring_file()[4096:]
+def _ring_of(core, *counts, **more):
+    return watched.ring_header(*counts, **more) + core.ring_file()[4096:]
 
 
 def test_events_that_wait_in_the_ring(tmp_path, follower, clock, core):
@@ -467,13 +438,16 @@ def test_a_table_as_high_as_the_terminal(tmp_path, follower):
 
 
 def test_the_latest_warning_is_the_one_in_words(tmp_path, follower):
-    """Of all processes the one that happened last, at its time."""
+    """Of all processes the one that happened last, at its time; one of a later version by its name."""
     _start(tmp_path, 0, REFUSED | {"t_ns": 9 * 10**9})
     _start(tmp_path, 1, {"event": "log.dropped", "t_ns": 61 * 10**9, "count": 12})
     _start(tmp_path, 2, REFUSED | {"t_ns": 5 * 10**9})
     follower.look()
     last = _render(follower).splitlines()[-1]
     assert last.endswith(":29:11 rank 1: 12 events found the ring full and are not in the log")
+    process = next(iter(follower.processes.values()))
+    process.latest = {"event": "new.{event}"}
+    assert watch_table.alert(process) == "rank 0: new.{event}"
 
 
 @pytest.mark.parametrize("event", sorted(tables.WARNINGS | tables.PROBLEMS))
@@ -485,14 +459,6 @@ def test_everything_that_is_counted_has_words(tmp_path, follower, event):
     assert len(words.split()) > 4
     assert words[-1] not in ".}"
     assert words == re.sub(r"{\w+}", "?", words)
-
-
-def test_an_event_of_a_later_version_is_shown_by_its_name(tmp_path, follower):
-    """A name that is in no table may have braces."""
-    _start(tmp_path, 0)
-    follower.look()
-    _only(follower).latest = {"event": "new.{event}"}
-    assert watch_table.alert(_only(follower)) == "rank 0: new.{event}"
 
 
 def test_a_table_fits_a_terminal_of_80_columns(tmp_path, follower, clock, core):

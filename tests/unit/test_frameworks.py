@@ -1,7 +1,5 @@
 """What the table of `make frameworks` says of a run, and which runs fail it."""
 
-from __future__ import annotations
-
 import pytest
 from frameworks.cases import Case
 from frameworks.run import judge

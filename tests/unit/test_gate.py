@@ -118,9 +118,6 @@ def test_a_registration_of_others_with_a_dead_communicator_goes_past_the_gate(ha
         assert call.result() is False
 
 
-# --- communicators that are not ready, and shared gates ---
-
-
 def test_a_communicator_in_progress_gets_its_segments_later(harness, calls_of, events):
     """No call while the library still works on an earlier one; the next pass of the gate registers all."""
     harness.alloc(0, 0x10000, 4 * KIB)

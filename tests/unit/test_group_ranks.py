@@ -1,7 +1,5 @@
 """Who the ranks of a communicator are: two threads that ask at once get one pair of sequences of rounds."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -57,7 +55,6 @@ def test_who_comes_while_the_sequences_begin_waits_for_them(communicator: Any) -
     Slow.allowed.set()
     for thread in threads:
         thread.join(10)
-
     assert first._plans is not None
     assert second._plans is first._plans
     assert second._uses is first._uses
@@ -70,7 +67,6 @@ def test_a_beginning_that_failed_is_made_again(communicator: Any) -> None:
     with pytest.raises(RuntimeError, match="the store is gone"):
         first._begin(communicator)
     second._begin(communicator)
-
     assert second._plans is not None
 
 

@@ -1,7 +1,5 @@
 """What is said of groups that have no communicator to be had."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

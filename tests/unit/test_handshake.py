@@ -1,7 +1,5 @@
 """What ranks learn from each other's greetings."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from pathlib import Path

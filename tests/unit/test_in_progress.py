@@ -1,7 +1,5 @@
 """Since when a registration is in NCCL, as ``status()`` and the metrics say it."""
 
-from __future__ import annotations
-
 import time
 
 ADDRESS, SIZE, COMMUNICATOR = 0x7F0000000000, 1 << 20, 0xC0

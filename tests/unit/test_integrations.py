@@ -1,12 +1,9 @@
 """Which frameworks are chosen, and how names of their modules are replaced, with modules as small as they can be."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -19,14 +16,10 @@ from tracehook.symmetric_memory.scope import NoScope
 from tracehook.symmetric_memory.state import Switch
 
 NAMES = [
-    "SymmetricMemoryContext",
-    "describe_registration_in_progress",
-    "disable_symmetric_memory_context",
-    "restore_symmetric_memory_context",
-    "is_tensor_in_symmetric_mempool",
-    "prealloc_symmetric_memory_pool",
+    "SymmetricMemoryContext", "describe_registration_in_progress", "disable_symmetric_memory_context",
+    "restore_symmetric_memory_context", "is_tensor_in_symmetric_mempool", "prealloc_symmetric_memory_pool",
     "allocate_symmetric_buffer",
-]
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +59,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, names: str, on: bool = True) -> None
     ("names", "chosen"),
     [("sglang", ["sglang"]), ("vllm, megatron", ["vllm", "megatron"]), ("auto", ["sglang", "vllm", "megatron"])],
 )
-def test_the_variable_chooses(monkeypatch: pytest.MonkeyPatch, names: str, chosen: list[str]) -> None:
+def test_the_variable_chooses(monkeypatch, names, chosen):
     """Frameworks that it does not name, and all of them where it is not understood, stay as they are."""
     choose(monkeypatch, names)
     assert [name for name in ("sglang", "vllm", "megatron") if choice.is_chosen(name)] == chosen
@@ -74,9 +67,7 @@ def test_the_variable_chooses(monkeypatch: pytest.MonkeyPatch, names: str, chose
     assert not choice.is_chosen("vllm")
 
 
-def test_without_tracehook_one_line_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_tracehook_one_line_says_so(monkeypatch, capsys):
     """The variable alone replaces nothing: the line names the other one."""
     choose(monkeypatch, "auto", on=False)
     before = list(sys.meta_path)
@@ -89,7 +80,7 @@ def test_without_tracehook_one_line_says_so(
     )
 
 
-def test_without_the_variable_nothing_is_imported() -> None:
+def test_without_the_variable_nothing_is_imported():
     """What the frameworks call in each process loads neither torch nor the rest of tracehook."""
     program = (
         "import sys; from tracehook.integrations import entry; entry.sglang(), entry.vllm(), entry.megatron(); "
@@ -99,7 +90,7 @@ def test_without_the_variable_nothing_is_imported() -> None:
     assert told.stdout.strip() == "['tracehook', 'tracehook.integrations', 'tracehook.integrations.entry']"
 
 
-def test_a_name_is_replaced_wherever_the_object_was_imported() -> None:
+def test_a_name_is_replaced_wherever_the_object_was_imported():
     """Names that the module lacks are left out; other objects of the same name stay."""
 
     def old() -> None: ...
@@ -114,8 +105,8 @@ def test_a_name_is_replaced_wherever_the_object_was_imported() -> None:
     assert not hasattr(theirs, "unknown")
 
 
-def test_a_module_is_changed_at_the_end_of_its_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It keeps its own loader, and the finder goes: a second import is like any other."""
+def test_a_module_is_changed_at_the_end_of_its_import(tmp_path, monkeypatch):
+    """It keeps its own loader, and the finder goes: a second import is like any other. If it is there: now."""
     (tmp_path / "imported_later.py").write_text("def scope(): return 'old'\n")
     monkeypatch.syspath_prepend(tmp_path)
     before = list(sys.meta_path)
@@ -126,10 +117,6 @@ def test_a_module_is_changed_at_the_end_of_its_import(tmp_path: Path, monkeypatc
     assert sys.meta_path == before
     assert found.__spec__ is not None
     assert type(found.__loader__) is type(found.__spec__.loader) is importlib.machinery.SourceFileLoader
-
-
-def test_a_module_that_is_there_is_changed_now() -> None:
-    """Nothing waits for an import that has been."""
     theirs = module("framework.memory", scope=choose)
     before = list(sys.meta_path)
     when_imported("framework.memory", lambda found: setattr(found, "scope", clean))
@@ -137,9 +124,7 @@ def test_a_module_that_is_there_is_changed_now() -> None:
     assert sys.meta_path == before
 
 
-def test_an_import_goes_on_whatever_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_import_goes_on_whatever_fails(tmp_path, monkeypatch, capsys):
     """A framework that has other names than expected is imported as it is, and one line says why."""
     (tmp_path / "other_version.py").write_text("there = True\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -148,25 +133,24 @@ def test_an_import_goes_on_whatever_fails(
     assert capsys.readouterr().err.startswith("tracehook: other_version stays as it is: AttributeError: ")
 
 
-class Registry:
+class _Registry:
     """SGLang's registry, which only collects here."""
 
     def __init__(self) -> None:
         self.hooks: dict[str, str] = {}
 
     def register(self, target: str, hook: Any, kind: str) -> None:
-        """Remember what kind of hook was registered for a name."""
         assert hook.__name__ == target.rpartition(".")[2]
         self.hooks[target] = kind
 
 
 @pytest.mark.parametrize("left_out", [[], ["allocate_symmetric_buffer", "describe_registration_in_progress"]])
-def test_sglang_replaces_by_its_own_registry(monkeypatch: pytest.MonkeyPatch, left_out: list[str]) -> None:
+def test_sglang_replaces_by_its_own_registry(monkeypatch, left_out):
     """Its load_plugins applies the hooks later. Older versions lack some names, of which it hears nothing."""
     choose(monkeypatch, "sglang")
     names = [name for name in NAMES if name not in left_out]
     theirs = module(sglang.MODULE, **own(names))
-    registry = Registry()
+    registry = _Registry()
     module(
         "sglang.srt.plugins.hook_registry", HookRegistry=registry, HookType=SimpleNamespace(REPLACE="replace", AFTER="")
     )
@@ -175,7 +159,7 @@ def test_sglang_replaces_by_its_own_registry(monkeypatch: pytest.MonkeyPatch, le
     assert theirs.SymmetricMemoryContext() == ("own",)
 
 
-def test_sglang_without_a_registry_is_replaced_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sglang_without_a_registry_is_replaced_directly(monkeypatch):
     """All names are tracehook's then."""
     choose(monkeypatch, "sglang")
     module("sglang.srt.plugins")
@@ -192,9 +176,7 @@ class Own(NoScope):
 
 
 @pytest.mark.parametrize("problem", [None, RuntimeError("tracehook: no store"), ValueError("no communicator")])
-def test_where_tracehook_has_no_memory_the_framework_serves(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], problem: Exception | None
-) -> None:
+def test_where_tracehook_has_no_memory_the_framework_serves(monkeypatch, capsys, problem):
     """Its own context is entered, its own answers are given; one line says why, if there is a reason."""
 
     def symmetric(**_: Any) -> NoScope:
@@ -228,17 +210,12 @@ def test_where_tracehook_has_no_memory_the_framework_serves(
 
 
 THEIRS = [
-    "init",
-    "create_nccl_mem_pool",
-    "register_mem_pool",
-    "deregister_mem_pool",
-    "nccl_mem",
-    "MultiGroupMemPoolAllocator",
-    "MemPoolAllocatorWithoutRegistration",
-]
+    "init", "create_nccl_mem_pool", "register_mem_pool", "deregister_mem_pool", "nccl_mem",
+    "MultiGroupMemPoolAllocator", "MemPoolAllocatorWithoutRegistration",
+]  # fmt: skip
 
 
-def test_megatron_is_replaced_when_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_megatron_is_replaced_when_it_is_imported(monkeypatch):
     """It has no plug-ins, so tracehook's start waits for the import; a second start does nothing more."""
     choose(monkeypatch, "megatron")
     before = len(sys.meta_path)
@@ -252,7 +229,7 @@ def test_megatron_is_replaced_when_it_is_imported(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("memory", [None, object()])
-def test_megatron_keeps_what_is_not_symmetric(monkeypatch: pytest.MonkeyPatch, memory: object | None) -> None:
+def test_megatron_keeps_what_is_not_symmetric(monkeypatch, memory):
     """Its own functions get its own pools: one that it made, or one that is made when a stand-in has to be one."""
     monkeypatch.setattr(Switch, "memory", memory)
     monkeypatch.setattr(Switch, "host", memory)

@@ -1,7 +1,5 @@
 """Rooms import downwards only: commands -> views -> audit -> log; symmetric_memory -> hook -> log, and so on."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

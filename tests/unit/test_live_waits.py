@@ -1,18 +1,14 @@
 """Who waits for whom in a job that runs, as ``tracehook watch`` tells it: rings of real jobs, as if they lived."""
 
-from __future__ import annotations
-
 import importlib
-import io
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from audit.goldens import DIRECTORY, unpack
-from rich.console import Console
+from support import watched
+from support.processes import python
 
 from tracehook.audit import live_waits
 from tracehook.audit.live import Follower
@@ -21,45 +17,40 @@ from tracehook.log.calls import HEAD_BYTES
 from tracehook.log.ring import read_header, read_heads, read_slots
 
 
-def _follow(name: str, scratch: Path, monkeypatch: pytest.MonkeyPatch, after: float) -> tuple[Follower, str]:
-    """Look at a job `after` seconds after its processes last looked at their rings."""
+def _follow(name: str, scratch: Path, monkeypatch: pytest.MonkeyPatch, after: float, of_host=0) -> tuple[Follower, str]:
+    """Look at a job `after` seconds after its processes last looked at their rings. `of_host`: ranks of each host."""
     directory = unpack(DIRECTORY / name, scratch)
+    for log in directory.glob("*.jsonl") if of_host else ():
+        host = f"node{int(log.name.split('.rank')[1].split('.')[0]) // of_host}"
+        log.write_text(re.sub('"host": ?"[^"]*"', f'"host":"{host}"', log.read_text(), count=1))
     headers = [read_header(path) for path in directory.glob("*.ring")]
     now = max(header.epoch_ns + header.looked_ns for header in headers) / 1e9 + after
     monkeypatch.setattr(time, "time", lambda: now)
     follower = Follower(directory)
     follower.look()
-    console = Console(width=400, file=io.StringIO(), record=True)
-    console.print(watch_table.picture(follower))
-    return follower, console.export_text()
+    return follower, watched.rendered(follower, 400)
 
 
-def test_who_did_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a skipped collective: how many calls each rank made, who waits in which call for whom, and for how long."""
+def test_who_did_not_come(tmp_path, monkeypatch):
+    """How many calls each rank made, and who waits in which call for whom and how long; also of a missing send."""
     _, text = _follow("rank-missing-skipped", tmp_path, monkeypatch, 2.0)
     below = [line for line in text.splitlines() if " wait" in line]
     assert below[0].startswith("group tp_2: rank 5 made 11 calls; rank 4 made 12 calls; ")
     assert below[0].endswith("rank 4 waits for rank 5 in all_reduce of 16,384 float32, sum, for 6 s")
     assert below[-1] == "ranks wait in 3 more calls"  # because of that
-
-
-def test_who_does_not_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a receive without its send."""
-    _, text = _follow("rank-missing-receive", tmp_path, monkeypatch, 2.0)
+    _, text = _follow("rank-missing-receive", tmp_path / "receive", monkeypatch, 2.0)
     assert " waits for " in text
 
 
 @pytest.mark.parametrize("after", [0.0, 60.0], ids=["ahead for less than 5 s", "killed a minute ago"])
-def test_what_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: float) -> None:
+def test_what_is_no_hang(tmp_path, monkeypatch, after):
     """A rank that is ahead for a moment waits for nobody; nor does one that does not run any more."""
     follower, text = _follow("rank-missing-skipped", tmp_path, monkeypatch, after)
     assert follower.hangs == []
     assert "wait" not in text
 
 
-def test_a_hang_is_one_line_in_a_pipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hang_is_one_line_in_a_pipe(tmp_path, monkeypatch, capsys):
     """It is said when it begins, and not again at each look."""
     follower, _ = _follow("rank-missing-skipped", tmp_path, monkeypatch, 2.0)
     watch = importlib.import_module("tracehook.commands.watch")
@@ -69,7 +60,7 @@ def test_a_hang_is_one_line_in_a_pipe(
     assert said.count("rank 4 waits for rank 5") == 1
 
 
-def test_of_very_many_ranks_who_waits_for_nobody_is_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_ranks_who_waits_for_nobody_is_the_cause(tmp_path, monkeypatch):
     """All chains of ranks are gone through for fewer ranks only; the rank that is named is the same."""
     few, _ = _follow("rank-missing-computes", tmp_path / "few", monkeypatch, 2.0)
     monkeypatch.setattr(live_waits, "_MOST_BLAMED", 1)
@@ -83,9 +74,7 @@ def test_of_very_many_ranks_who_waits_for_nobody_is_the_cause(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("only", ["0", "1", "2", "3", "6", "7"])
-def test_the_cause_comes_first_whoever_waits_longest(
-    only: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cause_comes_first_whoever_waits_longest(only, tmp_path, monkeypatch):
     """Of a chain, those at its end may wait for five seconds before those who wait for the cause itself do."""
     monkeypatch.setattr(
         live_waits.LiveWaits, "_still", lambda _, name, __: 5.5 if f".rank{only}." in name else 4.5, raising=True
@@ -95,7 +84,7 @@ def test_the_cause_comes_first_whoever_waits_longest(
     assert follower.hangs[0].is_cause
 
 
-def test_a_hang_that_goes_on_is_not_worked_out_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hang_that_goes_on_is_not_worked_out_again(tmp_path, monkeypatch):
     """Nothing moved: only the time for which ranks wait is another one."""
     follower, _ = _follow("rank-missing-skipped", tmp_path, monkeypatch, 2.0)
     before = follower.hangs
@@ -108,23 +97,14 @@ def test_a_hang_that_goes_on_is_not_worked_out_again(tmp_path: Path, monkeypatch
     ]
 
 
-def test_the_host_of_the_rank_that_did_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_of_the_rank_that_did_not_come(tmp_path, monkeypatch):
     """Is named if the job has several hosts."""
-    directory = unpack(DIRECTORY / "rank-missing-skipped", tmp_path / "one")
-    for log in directory.glob("*.jsonl"):
-        rank = int(log.name.split(".rank")[1].split(".")[0])
-        text = log.read_text()
-        log.write_text(re.sub('"host": ?"[^"]*"', f'"host":"node{rank // 4}"', text, count=1))
-    headers = [read_header(path) for path in directory.glob("*.ring")]
-    now = max(header.epoch_ns + header.looked_ns for header in headers) / 1e9 + 2.0
-    monkeypatch.setattr(time, "time", lambda: now)
-    follower = Follower(directory)
-    follower.look()
+    follower, _ = _follow("rank-missing-skipped", tmp_path, monkeypatch, 2.0, of_host=4)
     told = list(watch_table.told_hangs(follower).values())
     assert "rank 4 waits for rank 5 on node1 in all_reduce" in told[0]
 
 
-def test_only_slots_that_were_ever_taken_are_read(tmp_path: Path) -> None:
+def test_only_slots_that_were_ever_taken_are_read(tmp_path):
     """A ring has 128, and a process a few communicators."""
     directory = unpack(DIRECTORY / "rank-missing-skipped", tmp_path)
     for path in directory.glob("*.ring"):
@@ -133,7 +113,7 @@ def test_only_slots_that_were_ever_taken_are_read(tmp_path: Path) -> None:
         assert [slot[:HEAD_BYTES] for slot in read_slots(path)] == heads
 
 
-def test_a_job_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_ended(tmp_path, monkeypatch):
     """Whoever called all, and ended, waits for nobody."""
     monkeypatch.setattr(time, "time", lambda: 0.0)
     follower = Follower(unpack(DIRECTORY / "clean", tmp_path))
@@ -141,7 +121,6 @@ def test_a_job_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert follower.hangs == []
 
 
-def test_watch_needs_no_database() -> None:
+def test_watch_needs_no_database():
     """DuckDB is not installed where only the log is written, and watch works there."""
-    code = "import sys, tracehook.commands.watch as _; sys.exit('duckdb' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("import sys, tracehook.commands.watch as _; sys.exit('duckdb' in sys.modules)").status == 0

@@ -1,10 +1,8 @@
 """The build reads which torch a folder has, and runs nothing of it."""
 
-from __future__ import annotations
-
-import importlib.util
+import runpy
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,16 +10,9 @@ import tracehook
 
 
 @pytest.fixture(scope="module")
-def locate() -> ModuleType:
-    """Return the script as a module."""
-    spec = importlib.util.spec_from_file_location(
-        "locate", Path(tracehook.__file__).parent / "cpp" / "torch" / "locate.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def locate() -> SimpleNamespace:
+    """Return what the script has."""
+    return SimpleNamespace(**runpy.run_path(str(Path(tracehook.__file__).parent / "cpp" / "torch" / "locate.py")))
 
 
 def folder(tmp_path: Path, version: str) -> Path:
@@ -36,12 +27,12 @@ def folder(tmp_path: Path, version: str) -> Path:
 @pytest.mark.parametrize(
     "line", ["__version__ = '2.11.0+cu130'", '__version__ = "2.11.1"', "__version__: str = '2.11.0a0+git7'"]
 )
-def test_the_version_is_read_and_not_run(locate: ModuleType, tmp_path: Path, line: str) -> None:
+def test_the_version_is_read_and_not_run(locate: SimpleNamespace, tmp_path: Path, line: str) -> None:
     """The folder may come from anywhere: what stands around the version is not executed."""
     assert locate.minor_of(folder(tmp_path, f"raise SystemError('executed')\n{line}\n")) == "2.11"
 
 
-def test_no_version(locate: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_version(locate: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file without a version is refused in one line that says what was expected."""
     with pytest.raises(SystemExit):
         locate.minor_of(folder(tmp_path, "cuda = None\n"))

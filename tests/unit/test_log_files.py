@@ -1,7 +1,5 @@
 """The file of a log is made by its process: nobody's file is written over, followed or shared."""
 
-from __future__ import annotations
-
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor

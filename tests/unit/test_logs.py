@@ -40,22 +40,8 @@ def test_a_registration_is_one_line(core, journal):
     assert journal.flush() == 1
     line = journal.path.read_bytes().splitlines()[1]
     assert line.startswith(b'{"event":"register.local","seq":1,')
-    assert json.loads(line) == {
-        "event": "register.local",
-        "seq": 1,
-        "t_ns": 1000,
-        "device": 0,
-        "comm": "0000000000000abc",
-        "comm_id": 1,
-        "comm_seq": 7,
-        "comm_rank": 3,
-        "segment": 5,
-        "addr": "0x7f00",
-        "size": 4096,
-        "us": 2.5,
-        "thread": 4242,
-        "ok": True,
-    }
+    texts = {"event": "register.local", "comm": "0000000000000abc", "addr": "0x7f00"}
+    assert json.loads(line) == COMM | SEGMENT | texts | {"seq": 1, "t_ns": 1000, "us": 2.5, "thread": 4242, "ok": True}
 
 
 @pytest.mark.parametrize(
@@ -173,7 +159,7 @@ def test_an_error_of_any_class_ends_the_log_and_not_its_thread(core, journal, ca
 
 
 def test_a_reason_is_said_once(core, journal, capsys):
-    """A reason may be found many times; stderr has it once and the log each time, with its advice."""
+    """Stderr has it once and the log each time, with its advice; one of a newer native side ends no log."""
     for _ in range(3):
         core.push("hook.unsupported", reason=1)
     core.push("hook.conflict", reason=8)
@@ -183,6 +169,9 @@ def test_a_reason_is_said_once(core, journal, capsys):
     assert journal.reasons == ["expandable_segments", "torch_hook"]
     assert [line["reason"] for line in _lines_of(journal)[1:]] == ["expandable_segments"] * 3 + ["torch_hook"]
     assert _lines_of(journal)[1]["advice"] == REASONS[1].advice
+    core.push("hook.unsupported", reason=99)
+    core.push("segment.alloc", **SEGMENT)
+    assert journal.flush() == 2
 
 
 def test_a_reason_said_before_is_not_repeated_by_its_event(core, journal, capsys):
@@ -194,33 +183,24 @@ def test_a_reason_said_before_is_not_repeated_by_its_event(core, journal, capsys
     assert line == f"tracehook: hook.unsupported: torch 9.9: {REASONS[5].advice}"
 
 
-def test_an_unknown_reason_does_not_end_the_log(core, journal):
-    """A number without a row, for example of a newer native side, is logged as it is."""
-    core.push("hook.unsupported", reason=99)
-    core.push("segment.alloc", **SEGMENT)
-    assert journal.flush() == 2
-
-
-class Aside:
+class _Aside:
     """Names the group of each communicator that it hears of."""
 
     def __init__(self):
         self.heard = []
 
     def hear(self, event, fields):
-        """Take an event."""
         if event == "communicator.ready":
             self.heard.append((event, fields["comm_id"]))
 
     def look(self, *_):
-        """Name one."""
         if self.heard:
             yield "communicator.group", {"comm_id": self.heard.pop()[1], "group": "3"}
 
 
 def test_what_is_said_aside_has_no_number(core, tmp_path, until):
-    """The log's thread asks for it after each look at the ring, and tells what it found of communicators there."""
-    journal = logs.Journal(core, tmp_path / "a.jsonl", {}, aside=Aside())
+    """The log's thread asks after each look at the ring what it found of communicators there; not at the end."""
+    journal = logs.Journal(core, tmp_path / "a.jsonl", {}, aside=_Aside())
     core.push("segment.alloc", **SEGMENT)
     core.push("communicator.ready", **COMM)
     journal.start()
@@ -230,16 +210,12 @@ def test_what_is_said_aside_has_no_number(core, tmp_path, until):
     assert ready["event"] == "communicator.ready"
     assert group.pop("t_ns") > 0
     assert group == {"event": "communicator.group", "comm_id": 1, "group": "3"}
-
-
-def test_nothing_is_said_aside_at_the_end(core, tmp_path):
-    """While the interpreter exits, torch is not asked any more."""
-    journal = logs.Journal(core, tmp_path / "a.jsonl", {}, aside=Aside())
+    later = logs.Journal(core, tmp_path / "b.jsonl", {}, aside=_Aside())
     core.push("communicator.ready", **COMM)
-    journal._finish = dict  # as close() does, but before the thread's first turn
-    journal.start()
-    journal.close(dict)
-    assert [line["event"] for line in _lines_of(journal)] == ["trace.begin", "communicator.ready", "trace.end"]
+    later._finish = dict  # as close() does, but before the thread's first turn
+    later.start()
+    later.close(dict)
+    assert [line["event"] for line in _lines_of(later)] == ["trace.begin", "communicator.ready", "trace.end"]
 
 
 def test_an_object_of_the_program_may_end_on_the_thread_of_the_log_and_ask_for_the_status(core, tmp_path):

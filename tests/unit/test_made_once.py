@@ -1,7 +1,5 @@
 """What a process has once, it has once, however many threads ask for it first."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Which calls run on registered memory, as the policy ``measured`` answers it from its table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -31,9 +29,7 @@ def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> measured.Measured
     return measured.Measured()
 
 
-def test_the_table_answers_for_the_calls_that_it_has(
-    policy: measured.Measured, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_answers_for_the_calls_that_it_has(policy, capfd):
     """For others the default counts."""
     assert policy.pays("send") == FOUND
     assert policy.pays("all_gather") is None
@@ -49,13 +45,7 @@ def test_the_table_answers_for_the_calls_that_it_has(
         ({"WORLD_SIZE": ""}, True),
     ],
 )
-def test_a_job_of_another_size_has_another_table(
-    policy: measured.Measured,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    environment: dict[str, str],
-    answers: bool,
-) -> None:
+def test_a_job_of_another_size_has_another_table(policy, monkeypatch, capfd, environment, answers):
     """On one host; the launcher says it to all ranks alike. One line says so."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -65,9 +55,7 @@ def test_a_job_of_another_size_has_another_table(
     assert all("made for 2 ranks on 1 host, this is a job of 8 ranks on 1 host: make one here" in line for line in said)
 
 
-def test_another_machine_has_another_table(
-    policy: measured.Measured, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_another_machine_has_another_table(policy, monkeypatch, capfd):
     """One line says so."""
     monkeypatch.setattr(measured, "this_machine", lambda _: Machine("NVIDIA H100", *list(vars(HERE).values())[1:]))
     assert policy.pays("send") is None

@@ -1,13 +1,11 @@
 """Metrics of a process: what they say, that they are bounded, and how files of them are written and merged."""
 
-from __future__ import annotations
-
 import io
 import os
 import re
-import runpy
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -43,20 +41,12 @@ def sources(**given):
     return Sources(
         **{
             "status": facts.nothing() | given.pop("status", {}),
-            "facts": {"tracehook": "1.0", "torch": "2.11.0", "python": "3.11"},
-            "tally": EventCounts(),
-            "collectives": {},
-            "called": {},
-            "schema": "1.13",
-            "log_bytes": 0,
-            "log_stopped": False,
-            "pool_limit": 0,
-            "time": 1000.0,
-            "monotonic_ns": 50_000_000_000,
-            "ended": 0.0,
+            "facts": {"tracehook": "1.0", "torch": "2.11.0", "python": "3.11"}, "tally": EventCounts(),
+            "collectives": {}, "called": {}, "schema": "1.13", "log_bytes": 0, "log_stopped": False, "pool_limit": 0,
+            "time": 1000.0, "monotonic_ns": 50_000_000_000, "ended": 0.0,
         }
         | given
-    )
+    )  # fmt: skip
 
 
 def values(series):
@@ -214,33 +204,28 @@ def test_files_are_merged(tmp_path):
     os.mkfifo(tmp_path / file_name(9))
     merged = generate_latest(Merged(tmp_path)).decode()
     assert merged.count("# TYPE tracehook_segments gauge") == 1
-    ranks = [
-        s.labels["rank"]
-        for m in text_string_to_metric_families(merged)
-        for s in m.samples
-        if s.name.endswith("_segments")
-    ]
-    assert sorted(set(ranks)) == ["0", "1"]
+    samples = [sample for metric in text_string_to_metric_families(merged) for sample in metric.samples]
+    assert {sample.labels["rank"] for sample in samples if sample.name.endswith("_segments")} == {"0", "1"}
     assert "\nother" not in merged
     assert "tracehook_files_read 2.0" in merged
     assert "tracehook_files_unreadable 2.0" in merged
 
 
 def test_a_directory_that_is_not_there_has_no_metrics(tmp_path):
-    """A scrape before the job begins is no fault."""
+    """A scrape before the job begins is no fault; the collector can be registered, as a server with workers does."""
     assert "tracehook_files_read 0.0" in generate_latest(Merged(tmp_path / "absent")).decode()
+    registry = CollectorRegistry()
+    registry.register(tracehook.metrics.collector(tmp_path))
+    assert b"tracehook_files_read 0.0" in generate_latest(registry)
 
 
-def test_the_file_is_written_at_once_and_at_the_end(tmp_path):
+def test_the_file_is_written_at_once_and_at_the_end(tmp_path, until):
     """The directory is made. Nothing else is left in it."""
     numbers = iter((b"first", b"last"))
     path = tmp_path / "a" / "b" / file_name()
     writer = Writer(path, lambda: next(numbers), period=3600)
     writer.start()
-    deadline = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(path.exists)
     assert path.read_bytes() == b"first"
     writer.finish()
     assert path.read_bytes() == b"last"
@@ -267,21 +252,19 @@ def test_a_fault_is_said_once_and_tried_again(tmp_path, capsys, until):
 
 def test_a_file_system_that_stands_still_holds_nobody_up(tmp_path):
     """The end of the process waits for its last file for two seconds, and no longer."""
-    stands, free = SimpleNamespace(begun=False), list[bool]()
+    begun, free = threading.Event(), threading.Event()
 
     def wait():
-        stands.begun = True
-        while not free:
-            time.sleep(0.01)
+        begun.set()
+        free.wait()
         return b""
 
     writer = Writer(tmp_path / file_name(), wait)
     writer.start()
-    while not stands.begun:
-        time.sleep(0.01)
+    begun.wait()
     writer.finish()
     assert writer._thread.is_alive()
-    free.append(True)
+    free.set()
     writer._thread.join(20)
 
 
@@ -295,16 +278,13 @@ time.sleep(60)
 """
 
 
-def test_a_killed_process_leaves_a_whole_file(tmp_path):
+def test_a_killed_process_leaves_a_whole_file(tmp_path, until):
     """However often it is killed while it writes. What it had begun is removed after an hour."""
     path = tmp_path / file_name()
     for number in range(5):
         process = subprocess.Popen([sys.executable, "-c", ENDLESS, str(path)])
         try:
-            deadline = time.monotonic() + 30
-            while not path.exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            until(path.exists)
             time.sleep(0.03 * number)
         finally:
             process.kill()
@@ -334,13 +314,6 @@ def test_only_old_files_of_tracehook_are_removed(tmp_path):
 # --- collector() ---
 
 
-def test_the_collector_of_a_directory_can_be_registered(tmp_path):
-    """As a server with workers does."""
-    registry = CollectorRegistry()
-    registry.register(tracehook.metrics.collector(tmp_path))
-    assert b"tracehook_files_read 0.0" in generate_latest(registry)
-
-
 def test_the_program_of_the_page_serves_the_files(tmp_path):
     """Word for word, but for the port and the directory, which may come later."""
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -361,10 +334,3 @@ def test_without_prometheus_client_the_collector_says_what_to_install(monkeypatc
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ImportError, match=r"pip install 'tracehook\[metrics\]'"):
         tracehook.metrics.collector("/run/tracehook")
-
-
-def test_the_page_has_the_table():
-    """docs/operations.md is what docs/write_tables.py writes."""
-    docs = Path(__file__).parents[2] / "docs"
-    page = (docs / "operations.md").read_text(encoding="utf-8")
-    assert runpy.run_path(str(docs / "write_tables.py"))["metrics_page"](page) == page

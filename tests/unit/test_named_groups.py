@@ -1,9 +1,6 @@
 """How readers of logs name communicators and their ranks: by the group, and by the ranks of the job."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,37 +35,31 @@ def _alert(*events: dict[str, Any]) -> str:
         ),
     ],
 )
-def test_watch_names_the_group_and_the_ranks_of_the_job(members: list[int], text: str) -> None:
-    """Of the latest event that somebody should look at."""
+def test_watch_names_the_group_and_the_ranks_of_the_job(members, text):
+    """Of the latest event that somebody should look at; without a group the communicator keeps its key."""
     assert _alert(NAMED | {"members": members}, MISSED) == text
-
-
-def test_a_communicator_without_a_group_keeps_its_key() -> None:
-    """And its own ranks."""
     assert _alert(MISSED) == f"rank 4: Rank 1 of communicator {KEY} missed an agreement"
 
 
-def test_a_group_without_a_description_has_the_name_that_torch_gave_it() -> None:
+def test_a_group_without_a_description_has_the_name_that_torch_gave_it():
     """Such as 3."""
     assert str(group_in(NAMED | {"desc": None, "members": [4, 5]})) == "3 (ranks 4, 5)"
 
 
 @pytest.mark.parametrize("members", ["4, 5", [4, "5"], [4, -1], None, [[4]]])
-def test_members_of_a_damaged_line_are_not_known(members: object) -> None:
+def test_members_of_a_damaged_line_are_not_known(members):
     """The name is."""
     assert group_in(NAMED | {"members": members}) == NamedGroup("tp_1", ())
 
 
-def test_a_group_is_listed_once(tmp_path: Path) -> None:
+def test_a_group_is_listed_once(tmp_path):
     """All of its ranks name it."""
     logs = [ProcessLog(tmp_path, {"rank": rank}, [NAMED | {"members": [4, 5]}]) for rank in (4, 5)]
     assert [str(group) for group in groups_of(logs)] == ["tp_1 (ranks 4, 5)"]
 
 
 @pytest.mark.parametrize(("told", "rank"), [(None, 3), (1, 1)])
-def test_the_rank_of_the_first_group_counts_where_the_launcher_said_none(
-    tmp_path: Path, told: int | None, rank: int
-) -> None:
+def test_the_rank_of_the_first_group_counts_where_the_launcher_said_none(tmp_path, told, rank):
     """The reader and the summary use it."""
     log = tmp_path / "job.rank-.host.7.jsonl"
     begin = f'{{"event":"trace.begin","schema":"1.12","t_ns":1,"rank":{"null" if told is None else told},"pid":7}}'
@@ -78,7 +69,7 @@ def test_the_rank_of_the_first_group_counts_where_the_launcher_said_none(
     assert summarise(read).rank == rank
 
 
-def test_watch_shows_the_rank_of_the_first_group() -> None:
+def test_watch_shows_the_rank_of_the_first_group():
     """As soon as it is logged."""
     process = Process({"rank": None, "pid": 7}, 0.0, 0.0)
     process.take([b'{"event":"rank.known","t_ns":2,"rank":3,"world_size":8}'], 0.0)

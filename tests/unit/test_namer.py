@@ -16,7 +16,7 @@ from tracehook.log.tables import ABOUT
 PAIR = [4, 5]
 
 
-class Group:
+class _Group:
     """A process group of torch, with the communicator that its backend gives."""
 
     def __init__(self, name: str, desc: str, rank: int, members: list[int], pointer: int = 0) -> None:
@@ -28,14 +28,12 @@ class Group:
         self.bound_device_id: Any = SimpleNamespace(index=0)
 
     def rank(self) -> int:
-        """Return this process's rank in it."""
         return self._rank
 
     def size(self) -> int:
-        """Return the number of ranks."""
         return len(self.members)
 
-    def _get_backend(self, _: object) -> Group:
+    def _get_backend(self, _: object) -> _Group:
         return self
 
     def _comm_ptr(self) -> int:
@@ -43,18 +41,17 @@ class Group:
         return self.pointer
 
 
-class Torch:
+class _Torch:
     """What the namer looks at in torch and in the native core."""
 
     def __init__(self) -> None:
-        self.groups: list[Group] = []
+        self.groups: list[_Group] = []
         self.rows: list[dict[str, int | bool]] = []
         self.now = 100.0
         self.namer = Namer(self, has_rank=True, clock=lambda: self.now)
 
-    def add(self, *args: Any) -> Group:
-        """Make a group."""
-        self.groups.append(Group(*args))
+    def add(self, *args: Any) -> _Group:
+        self.groups.append(_Group(*args))
         return self.groups[-1]
 
     def birth(self, number: int, rank: int, size: int, ready: bool = True) -> int:
@@ -69,41 +66,37 @@ class Torch:
         return pointer
 
     def end(self, number: int, how: str = "abort") -> None:
-        """End a communicator."""
         self.rows = [row for row in self.rows if row["id"] != number]
         self.namer.hear(f"communicator.{how}", {"comm_id": number})
 
     def look(self, later: float = 0.0, asked: bool = False) -> list[tuple[str, dict[str, Any]]]:
-        """Let time pass and look."""
         self.now += later
         return list(self.namer.look(asked))
 
     # --- the native core ---
 
     def communicators(self) -> list[dict[str, int | bool]]:
-        """Return the communicators that live."""
         return self.rows
 
     def find_communicator(self, pointer: int) -> Any:
-        """Return a communicator that lives."""
         found = [row["id"] for row in self.rows if row["pointer"] == pointer]
         return SimpleNamespace(id=found[0], dead=False) if found else None
 
 
 @pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
+def torch(monkeypatch: pytest.MonkeyPatch) -> _Torch:
     """Return a torch of which the test makes the groups."""
-    made = Torch()
+    made = _Torch()
 
     class World:
         """torch's tables of groups."""
 
         @property
-        def pg_map(self) -> dict[Group, tuple[str, None]]:
+        def pg_map(self) -> dict[_Group, tuple[str, None]]:
             return dict.fromkeys(made.groups, ("cpu:gloo,cuda:nccl", None))
 
         @property
-        def pg_group_ranks(self) -> dict[Group, dict[int, int]]:
+        def pg_group_ranks(self) -> dict[_Group, dict[int, int]]:
             return {
                 group: {rank: place for place, rank in enumerate(group.members)}
                 for group in made.groups
@@ -116,7 +109,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
     return made
 
 
-def test_a_communicator_is_logged_with_its_group(torch: Torch) -> None:
+def test_a_communicator_is_logged_with_its_group(torch):
     """With torch's name, the program's and the global ranks; and once."""
     torch.add("7", "mesh_tp", 1, PAIR, torch.birth(1, rank=1, size=2))
     (line,) = torch.look()
@@ -129,7 +122,7 @@ def test_a_communicator_is_logged_with_its_group(torch: Torch) -> None:
     assert torch.look(100.0) == []
 
 
-def test_whoever_asks_does_not_wait_for_the_next_try(torch: Torch) -> None:
+def test_whoever_asks_does_not_wait_for_the_next_try(torch):
     """A look between the birth of a communicator and the entry of its group finds none; asking uses up no try."""
     pointer = torch.birth(1, rank=1, size=2)
     assert [torch.look() for _ in range(2)] == [[], []]
@@ -139,9 +132,7 @@ def test_whoever_asks_does_not_wait_for_the_next_try(torch: Torch) -> None:
     assert len(torch.look(asked=True)) == 1
 
 
-def test_a_communicator_that_leaves_ranks_of_its_group_out_is_told(
-    torch: Torch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_communicator_that_leaves_ranks_of_its_group_out_is_told(torch, capsys):
     """Ranks that make their groups in another order each get a part of the communicator. Each group has one."""
     torch.add("0", "default_pg", 1, [0, 1, 2], torch.birth(1, rank=1, size=3))
     torch.add("1", "", 1, [0, 1, 2], torch.birth(2, rank=0, size=1))
@@ -153,7 +144,7 @@ def test_a_communicator_that_leaves_ranks_of_its_group_out_is_told(
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_communicator_that_torch_did_not_make_leaves_no_rank_out(torch: Torch, size: int) -> None:
+def test_a_communicator_that_torch_did_not_make_leaves_no_rank_out(torch, size):
     """It may live while torch makes a group that has no communicator yet, or none at once: no line, no wrong name."""
     torch.add("0", "default_pg", 1, [0, 1, 2], torch.birth(1, rank=1, size=3))
     torch.birth(2, rank=0, size=size)
@@ -164,37 +155,37 @@ def test_a_communicator_that_torch_did_not_make_leaves_no_rank_out(torch: Torch,
 
 
 @pytest.mark.parametrize("text", ["undefined", "default_pg", "default_pg:split:0", "undefined:split:3", ""])
-def test_text_of_torch_is_no_description(torch: Torch, text: str) -> None:
+def test_text_of_torch_is_no_description(torch, text):
     """A program that gave no description has none."""
     torch.add("7", text, 1, PAIR, torch.birth(1, rank=1, size=2))
     ((_, fields),) = torch.look()
     assert fields["desc"] is None
 
 
-def test_torch_is_never_asked_for_a_communicator(torch: Torch) -> None:
-    """To ask takes a mutex of torch with the interpreter's lock held: a thread that registers a pool may hold it."""
+def test_torch_is_never_asked_for_a_communicator(torch):
+    """To ask takes a mutex of torch with the GIL held. Looking ends: a communicator of ctypes never gets a group."""
     group = torch.add("7", "tp", 1, PAIR, torch.birth(1, rank=1, size=2))
     for _ in range(100):
         torch.look(1.0)
     assert group.asked == 0
     assert namer.known(1) is not None
+    torch.birth(2, rank=0, size=3)
+    for _ in range(1000):
+        torch.look(1.0)
+    assert torch.namer._unnamed == {}
 
 
-def test_groups_that_are_bound_to_a_device_have_their_communicators_in_one_order(torch: Torch) -> None:
-    """Each makes its own at once."""
+@pytest.mark.parametrize(("is_bound", "named"), [(True, ["tp", "cp"]), (False, [])], ids=["at once", "at first use"])
+def test_groups_alike_are_named_if_their_communicators_are_made_in_one_order(torch, is_bound, named):
+    """Those that are bound to a device make theirs at once; others wait for their first collective."""
     for number, name in enumerate(("tp", "cp"), start=1):
-        torch.add(str(number), name, 1, PAIR, torch.birth(number, rank=1, size=2))
-    assert [fields["desc"] for _, fields in torch.look()] == ["tp", "cp"]
+        group = torch.add(str(number), name, 1, PAIR, torch.birth(number, rank=1, size=2))
+        group.bound_device_id = group.bound_device_id if is_bound else None
+    assert [fields["desc"] for _, fields in torch.look()] == named
+    assert torch.look(100.0) == []
 
 
-def test_where_either_group_may_be_the_one_there_is_no_name(torch: Torch) -> None:
-    """Groups that wait for their first collective may make their communicators in another order."""
-    for number, name in enumerate(("tp", "cp"), start=1):
-        torch.add(str(number), name, 1, PAIR, torch.birth(number, rank=1, size=2)).bound_device_id = None
-    assert torch.look() == torch.look(100.0) == []
-
-
-def test_a_communicator_of_somebody_else_beside_that_of_a_group_leaves_both_without_a_name(torch: Torch) -> None:
+def test_a_communicator_of_somebody_else_beside_that_of_a_group_leaves_both_without_a_name(torch):
     """A server makes its own communicators, with as many ranks."""
     torch.add("7", "tp", 1, PAIR, torch.birth(1, rank=1, size=2))
     torch.birth(2, rank=1, size=2)
@@ -202,7 +193,7 @@ def test_a_communicator_of_somebody_else_beside_that_of_a_group_leaves_both_with
 
 
 @pytest.mark.parametrize("how", ["abort", "retire"])
-def test_a_name_ends_with_its_communicator(torch: Torch, how: str) -> None:
+def test_a_name_ends_with_its_communicator(torch, how):
     """What torch makes for the group later may be anybody's."""
     torch.add("7", "tp", 1, PAIR, torch.birth(1, rank=1, size=2))
     assert len(torch.look()) == 1
@@ -212,24 +203,16 @@ def test_a_name_ends_with_its_communicator(torch: Torch, how: str) -> None:
     assert torch.look(1.0) == []
 
 
-def test_looking_ends_after_some_tries(torch: Torch) -> None:
-    """A communicator of ctypes never gets a group."""
-    torch.birth(1, rank=1, size=2)
-    for _ in range(1000):
-        torch.look(1.0)
-    assert torch.namer._unnamed == {}
-
-
-def test_a_failure_ends_the_looking_with_one_line(torch: Torch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_ends_the_looking_with_one_line(torch, capsys):
     """The job goes on, and its log has no more names."""
     group = torch.add("7", "tp", 1, PAIR)
-    group.size = None  # type: ignore[method-assign,assignment]
+    group.size = None
     torch.birth(1, rank=1, size=2)
     assert torch.look() == torch.look(100.0) == []
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_program_that_never_imports_torch_distributed(torch: Torch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_never_imports_torch_distributed(torch, monkeypatch):
     """Looking does not import it."""
     monkeypatch.setattr(group_names, "_c10d", lambda: sys.modules.get("no.such.module"))
     torch.birth(1, rank=1, size=2)
@@ -245,8 +228,8 @@ def places(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, int] | None]
     return lambda place: monkeypatch.setattr(group_names, "own_place", lambda: place)
 
 
-def test_a_worker_of_mp_spawn_gets_its_rank_with_the_first_group(places: Any) -> None:
-    """It is logged once."""
+def test_a_worker_of_mp_spawn_gets_its_rank_with_the_first_group(places):
+    """It is logged once. A process with a rank keeps it: what the launcher says holds."""
     now = [0.0]
     namer_ = Namer(None, has_rank=False, clock=lambda: now[0])
     places(None)
@@ -256,9 +239,11 @@ def test_a_worker_of_mp_spawn_gets_its_rank_with_the_first_group(places: Any) ->
     assert list(namer_.look()) == [("rank.known", {"rank": 3, "world_size": 8})]
     now[0] += 10.0
     assert list(namer_.look()) == []
+    places((3, 8))
+    assert list(Namer(None, has_rank=True).look()) == []
 
 
-def test_a_group_that_lives_less_than_a_second_tells_the_rank(places: Any) -> None:
+def test_a_group_that_lives_less_than_a_second_tells_the_rank(places):
     """A communicator shows that there is a group, so the next look comes at once."""
     namer_ = Namer(None, has_rank=False, clock=lambda: 0.0)
     places(None)
@@ -269,27 +254,14 @@ def test_a_group_that_lives_less_than_a_second_tells_the_rank(places: Any) -> No
     assert list(namer_.look()) == [("rank.known", {"rank": 3, "world_size": 8})]
 
 
-def test_a_process_with_a_rank_keeps_it(places: Any) -> None:
-    """What the launcher says holds."""
-    places((3, 8))
-    assert list(Namer(None, has_rank=True).look()) == []
-
-
-def test_a_group_that_torch_is_still_making_is_named_when_its_ranks_are_known(torch: Torch) -> None:
-    """A log that named it earlier would never tell its ranks."""
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_group_that_torch_is_still_making_is_named_when_its_ranks_are_known(torch, tells):
+    """A log that named it earlier would never tell its ranks. If torch never tells them, the name alone has to do."""
     group = torch.add("1", "tp_1", 0, PAIR)
     group.is_made = False
     torch.birth(1, 0, 2)
     assert torch.look() == []
-    group.is_made = True
-    ((_, fields),) = torch.look()
-    assert fields["members"] == PAIR
-
-
-def test_a_group_whose_ranks_torch_never_tells_is_named_at_last(torch: Torch) -> None:
-    """Its name alone is better than nothing."""
-    torch.add("1", "tp_1", 0, PAIR).is_made = False
-    torch.birth(1, 0, 2)
-    found = [line for _ in range(namer.MOST_TRIES + 1) for line in torch.look(later=60.0)]
+    group.is_made = tells
+    found = torch.look() if tells else [line for _ in range(namer.MOST_TRIES) for line in torch.look(later=60.0)]
     ((_, fields),) = found
-    assert (fields["desc"], fields["members"]) == ("tp_1", [])
+    assert (fields["desc"], fields["members"]) == ("tp_1", PAIR if tells else [])

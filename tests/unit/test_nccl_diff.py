@@ -1,7 +1,5 @@
 """`make nccl-diff` says what the project does not know of a version of NCCL. Small headers stand for the wheels'."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Libraries that are called NCCL, and what they do with registrations."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

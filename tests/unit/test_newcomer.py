@@ -1,7 +1,5 @@
 """What a newcomer gives is what the pages have, from top to bottom."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 

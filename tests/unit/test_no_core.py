@@ -1,7 +1,5 @@
 """A tracehook without a native part says in one line what was imported, what that hides, and what to do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,6 +1,6 @@
 """What somebody else registers with a communicator: recorded with its segment, and never made or undone by us."""
 
-from __future__ import annotations
+import pytest
 
 KIB = 1024
 X, Y = 1, 2
@@ -12,6 +12,13 @@ WANTED = ("segment.alloc", "register.local", "deregister.local", "segment.free",
 def story(events):
     """Return what happened to segments, in order: the event, its segment, and whether it was seen, not done."""
     return [(row["event"], row["segment"], row.get("observed", False)) for row in events() if row["event"] in WANTED]
+
+
+def held_by_others(harness):
+    """Let others register a segment with their communicator."""
+    harness.create(X, observed=True)
+    harness.alloc(0, A, 4 * KIB)
+    harness.others_register(X, A, 4 * KIB, HANDLE)
 
 
 def test_nothing_is_registered_by_us(harness, calls_of, events):
@@ -60,9 +67,7 @@ def test_we_are_told_of_segments_first(harness, events):
 
 def test_a_segment_that_they_never_let_go(harness, events):
     """It is said to be free when the allocator's next event shows that the call is over, and not before theirs."""
-    harness.create(X, observed=True)
-    harness.alloc(0, A, 4 * KIB)
-    harness.others_register(X, A, 4 * KIB, HANDLE)
+    held_by_others(harness)
     harness.free(0, A, 4 * KIB)
     harness.alloc(1, B, 4 * KIB)  # another device, perhaps another thread
     assert ("segment.free", 1, False) not in story(events)
@@ -72,26 +77,16 @@ def test_a_segment_that_they_never_let_go(harness, events):
     assert story(events)[-1] == ("deregister.local", 1, True), "late, and of the segment that it was made for"
 
 
-def test_the_end_of_a_log(harness, events):
-    """What waits for an event that may not come any more is logged."""
-    harness.create(X, observed=True)
-    harness.alloc(0, A, 4 * KIB)
-    harness.others_register(X, A, 4 * KIB, HANDLE)
+@pytest.mark.parametrize("end", ["of the log", "of their communicator"])
+def test_an_end_logs_a_free_that_waits_for_them(harness, events, end):
+    """Their event may not come any more; what an aborted communicator held is counted as dropped."""
+    held_by_others(harness)
     harness.free(0, A, 4 * KIB)
-    harness.log_overdue()
+    harness.log_overdue() if end == "of the log" else harness.kill(X)
     assert story(events)[-1] == ("segment.free", 1, False)
-
-
-def test_the_end_of_their_communicator(harness, events):
-    """With it what it held is gone, and so is the reason to wait; what it left is counted as dropped."""
-    harness.create(X, observed=True)
-    harness.alloc(0, A, 4 * KIB)
-    harness.others_register(X, A, 4 * KIB, HANDLE)
-    harness.free(0, A, 4 * KIB)
-    harness.kill(X)
-    assert story(events)[-1] == ("segment.free", 1, False)
-    assert [row["registrations"] for row in events("communicator.abort")] == [1]
-    assert harness.communicators() == []
+    if end == "of their communicator":
+        assert [row["registrations"] for row in events("communicator.abort")] == [1]
+        assert harness.communicators() == []
 
 
 def test_ranges_that_are_no_segments(harness, events):

@@ -1,9 +1,6 @@
 """Logs that are packed: what a reader makes of one that is no log."""
 
-from __future__ import annotations
-
 import gzip
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +10,7 @@ LINES = b'{"event":"trace.begin"}\n' * 20
 
 
 @pytest.mark.parametrize("kind", [".gz", ".zst"])
-def test_a_file_that_unpacks_to_far_more_than_a_log_is_read_up_to_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_file_that_unpacks_to_far_more_than_a_log_is_read_up_to_there(tmp_path, monkeypatch, kind):
     """Its text would fill the temporary folder, which may be memory."""
     monkeypatch.setattr(packing, "_ROOM", 1 << 16)
     monkeypatch.setattr(packing, "_CHUNK", 1 << 12)
@@ -32,7 +27,7 @@ def test_a_file_that_unpacks_to_far_more_than_a_log_is_read_up_to_there(
     assert target.stat().st_size <= max(1 << 16, packing._TIMES * packed.stat().st_size)
 
 
-def test_a_log_is_read_whole(tmp_path: Path) -> None:
+def test_a_log_is_read_whole(tmp_path):
     """One that is small may have many equal lines."""
     packed, target = tmp_path / "a.jsonl.gz", tmp_path / "text"
     packed.write_bytes(gzip.compress(LINES * 5000))

@@ -1,7 +1,5 @@
 """Marks of blocks in pages: what is wrong with one is said in a sentence."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -27,24 +25,15 @@ def only(text: str) -> Block:
         ("<!-- runs: in rehearsal -->\n```sql\nx\n```\n", "sql is not run in rehearsal"),
         ("<!-- not run: no time -->\n```bash\nx\n```\n", "expected a reason"),
         ("<!-- run by: tests/nowhere.py -->\n```bash\nx\n```\n", "there is no tests/nowhere.py"),
+        ("```text\ntracehook: communicator 5\ntracehook audit: the newest of 2 jobs\n```\n", None),
+        ("<!-- runs: in rehearsal -->\n```python\nx\n```\n", None),
+        ("<!-- not run: needs GPUs -->\n```bash\nx\n```\n", None),
     ],
 )
-def test_what_is_wrong_is_said(text: str, told: str) -> None:
-    """No mark, a mark that is none, and a command that hides in a text."""
-    assert told in (problem_of(only(text)) or "nothing")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "```text\ntracehook: communicator 5\ntracehook audit: the newest of 2 jobs\n```\n",
-        "<!-- runs: in rehearsal -->\n```python\nx\n```\n",
-        "<!-- not run: needs GPUs -->\n```bash\nx\n```\n",
-    ],
-)
-def test_what_is_right(text: str) -> None:
-    """Nothing is said."""
-    assert problem_of(only(text)) is None
+def test_what_is_wrong_is_said(text: str, told: str | None) -> None:
+    """No mark, a mark that is none, and a command that hides in a text; of what is right nothing."""
+    problem = problem_of(only(text))
+    assert problem is None if told is None else told in (problem or "nothing")
 
 
 def test_a_named_test_has_to_run_the_block(tmp_path: Path) -> None:

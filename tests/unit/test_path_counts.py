@@ -1,7 +1,5 @@
 """From what the gate counted to paths: every key with the versions of the table, and the lines of the log."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import struct
@@ -49,7 +47,7 @@ def named(*arguments: Any, **more: Any) -> tuple[str, ...]:
 @pytest.mark.parametrize("nbytes", [1, 3 * KB, 64 * MB])
 @pytest.mark.parametrize("windows", ["none", "send", "receive", "both"])
 @pytest.mark.parametrize("operation", sorted(OPERATIONS - {"send", "recv"}))
-def test_each_key_has_the_path_of_the_table(operation: str, windows: str, nbytes: int, captured: bool) -> None:
+def test_each_key_has_the_path_of_the_table(operation, windows, nbytes, captured):
     """What explain says of such a call is what its count is called; where only NCCL knows, unknown."""
     for version, domain, reduction in itertools.product(VERSIONS, DOMAINS, ("sum", "avg", "max", "premul_sum")):
         row = tally(operation, windows, nbytes, captured=captured, reduction=reduction)
@@ -69,7 +67,7 @@ def test_each_key_has_the_path_of_the_table(operation: str, windows: str, nbytes
         assert path_of_tally(row, told(row, domain=domain), version) == wanted, answer
 
 
-def test_a_group_counts_as_the_version_does() -> None:
+def test_a_group_counts_as_the_version_does():
     """Before 2.28.3 anything else in the group makes a call plain; from then on calls alike keep it from LL kernels."""
     assert named(group="alone") == (S, S, S, S)
     assert named(group="grouped") == named(group="alike") == (P, S, S, S)
@@ -77,16 +75,12 @@ def test_a_group_counts_as_the_version_does() -> None:
     assert named("all_reduce", "send", KB, group="alike") == (P, P, P, P)
 
 
-def test_the_copy_engine() -> None:
-    """By the policy of the communicator, by the setting, or for a large all_gather on Blackwell."""
+def test_the_copy_engine():
+    """By the policy, by the setting, or for a large all_gather on Blackwell: the least and the most decide."""
     assert named("all_to_all") == (P, P, P, P)
     assert named("all_to_all", policy=2) == named("all_to_all", NCCL_CTA_POLICY="ZERO") == (P, C, C, C)
     assert named("all_gather", nbytes=33 * MB, capability=100) == (S, S, C, C)
     assert named("all_gather", nbytes=33 * MB, capability=0) == (S, S, U, U)
-
-
-def test_calls_of_one_bucket_that_went_two_ways_are_unknown() -> None:
-    """The least and the most decide: of 32 MiB exactly and of more NCCL may think otherwise."""
     call: dict[str, Any] = {"operation": "all_gather", "capability": 100}
     assert named(**call, nbytes=32 * MB) == (S, S, S, S)
     assert named(**call, nbytes=48 * MB, least=32 * MB) == (S, S, U, U)
@@ -94,12 +88,12 @@ def test_calls_of_one_bucket_that_went_two_ways_are_unknown() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3", "float8_e5m2", "bfloat16", "float16"])
-def test_types_by_the_names_of_nccl(dtype: str) -> None:
+def test_types_by_the_names_of_nccl(dtype):
     """The table has torch's."""
     assert named(dtype=dtype) == (S, S, S, S)
 
 
-def test_what_is_not_known() -> None:
+def test_what_is_not_known():
     """No version, no domain, a kind that found no room, an operation of a later tracehook."""
     row = tally()
     assert path_of_tally(row, told(row), 0) == U
@@ -108,7 +102,7 @@ def test_what_is_not_known() -> None:
     assert path_of_tally(tally_of((1 << 64) - 1, 5, 50, 1, 20), told(), 22809) == U
 
 
-def test_counts_of_one_path_are_added() -> None:
+def test_counts_of_one_path_are_added():
     """Types and groups are no columns; sizes, captures and communicators are."""
     rows = [tally(), tally(dtype="bfloat16"), tally(captured=True), tally(windows="none"), tally(nbytes=2 * MB)]
     assert counted([told(*rows)], 22809) == [
@@ -117,9 +111,6 @@ def test_counts_of_one_path_are_added() -> None:
         PathCount("00000000000000ab", 3, 1, "all_reduce", MB, S, True, 10, 10 * MB),
         PathCount("00000000000000ab", 3, 1, "all_reduce", 2 * MB, S, False, 10, 20 * MB),
     ]
-
-
-# --- the slot, and the line ---
 
 
 def packed(**given: int) -> int:
@@ -135,7 +126,7 @@ def slot(*entries: tuple[int, ...], around: int = 0) -> bytes:
     return head.ljust(SLOT, b"\0") + b"".join(struct.pack("<5Q", *entry) for entry in entries)
 
 
-def test_a_kind_is_read_as_it_was_packed() -> None:
+def test_a_kind_is_read_as_it_was_packed():
     """Names without _config and _in_place; flags in the order of tally.h."""
     common: dict[str, Any] = {"operation": "all_gather", "dtype": "bfloat16", "reduction": "avg"}
     common |= {"bucket": 1024, "count": 2, "nbytes": 3000, "least": 1400, "most": 1600}
@@ -154,7 +145,7 @@ def test_a_kind_is_read_as_it_was_packed() -> None:
     assert tally_of(packed(operation=129, reduction=5), 1, 1, 1, 1)[:3] == ("broadcast", "bfloat16", "premul_sum")
 
 
-def test_a_line_tells_what_the_slot_held() -> None:
+def test_a_line_tells_what_the_slot_held():
     """Of the environment only what NCCL's path depends on, and no value that would break the line."""
     around = Surroundings("one_host", 2, 90)
     data = slot((packed(flags=7), 2, 3000, 1400, 1600), (packed(), 1, 1024, 1024, 1024), around=around.packed())
@@ -168,13 +159,13 @@ def test_a_line_tells_what_the_slot_held() -> None:
 
 
 @pytest.mark.parametrize("damage", [{"tallies": "all_reduce,float32"}, {"surroundings": "x"}, {"comm_id": "three"}])
-def test_a_damaged_line_is_left_out(damage: dict[str, str]) -> None:
+def test_a_damaged_line_is_left_out(damage):
     """It is None, and no exception."""
     row = tally()
     assert tallies.parse(tallies.fields_of(told(row)) | damage) is None
 
 
-def test_an_older_slot_has_no_tallies() -> None:
+def test_an_older_slot_has_no_tallies():
     """And a communicator that made no collective has none either."""
     assert tallies.unpack(slot(), {}) is None
     assert tallies.unpack(slot((0, 0, 0, 0, 0)), {}) is None
@@ -192,7 +183,7 @@ def narrow(transfers: int) -> bytes:
 
 
 @pytest.mark.parametrize("made", [0, 5, 32, 33, 127, 128, 1000])
-def test_the_transfers_of_an_older_ring_are_those_that_it_remembers(made: int) -> None:
+def test_the_transfers_of_an_older_ring_are_those_that_it_remembers(made):
     """Today's slot remembers more; what the older one forgot is not there."""
     found = calls.unpack(calls.widened(narrow(made)))
     assert found is not None
@@ -204,9 +195,7 @@ def test_the_transfers_of_an_older_ring_are_those_that_it_remembers(made: int) -
     ("is_narrow", "more"),
     [(True, ()), (True, ((packed(), 1, 1024, 1024, 1024),)), (False, ((packed(), 1, 1024, 1024, 1024),))],
 )
-def test_rings_with_and_without_tallies_are_read(
-    tmp_path: Path, more: tuple[tuple[int, ...], ...], is_narrow: bool
-) -> None:
+def test_rings_with_and_without_tallies_are_read(tmp_path, more, is_narrow):
     """The header says how long a slot is: in rings of older versions it ends before the tallies, or has less room."""
     tallied = slot(*more)[SLOT:].ljust(257 * 40, b"\0") if more else b""
     slots = ((narrow(3) if is_narrow else slot()) + tallied) * 2
@@ -221,7 +210,7 @@ def test_rings_with_and_without_tallies_are_read(
     assert [len(head) for head in read_slots(path, calls.HEAD_BYTES)] == [calls.HEAD_BYTES] * 2
 
 
-def test_the_settings_in_the_log_are_those_that_the_table_asks_for() -> None:
+def test_the_settings_in_the_log_are_those_that_the_table_asks_for():
     """And the domains that a slot can name are those of the table."""
     source = Path(paths.__file__).read_text(encoding="utf-8")
     assert set(SETTINGS) == set(re.findall(r'"(NCCL_[A-Z_]+)"', source))
@@ -231,7 +220,7 @@ def test_the_settings_in_the_log_are_those_that_the_table_asks_for() -> None:
     assert Surroundings.unpacked(0) == ("", 0, 0)
 
 
-def test_a_process_without_tracehook_has_no_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_tracehook_has_no_counts(monkeypatch):
     """An empty list, so that who exports the counts need not ask first."""
     from tracehook.nccl import counts
 

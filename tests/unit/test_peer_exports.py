@@ -1,7 +1,5 @@
 """What is held for peers: a storage until nobody wants it, a segment until nobody has it mapped."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from tracehook.ipc.exports import Exports
 from tracehook.ipc.wire import Kind
 
 
-class Native:
+class _Native:
     """Segments of this test's choosing around memory of the CPU."""
 
     def __init__(self):
@@ -32,11 +30,9 @@ class Native:
         return tensor
 
     def segment_of(self, address):
-        """Return what the bank or the ledger would say."""
         return self.segments.get(address)
 
     def has_handles(self, address):
-        """Whether it is memory of cuMemCreate."""
         return address in self.virtual
 
     def export_memory(self, address, size, _device):
@@ -46,21 +42,18 @@ class Native:
         return (self.kind, base, whole, allocation, b"h" * 64)
 
     def export_files(self, base, allocation, count):
-        """Return new descriptors."""
         self.asked.append((base, allocation, count))
         return [os.open("/dev/null", os.O_RDONLY) for _ in range(count)]
 
     def export_fabric(self, base, allocation, count):
-        """Return as many handles."""
         self.asked.append((base, allocation, count))
         return [b"f" * 64] * count
 
     def push(self, event, **members):
-        """Keep what would go into the ring."""
         self.logged.append((event, members["peer"], members["generation"]))
 
 
-class Link:
+class _Link:
     """Keeps what is sent to one peer."""
 
     def __init__(self, peer):
@@ -74,7 +67,6 @@ class Link:
         self.sent.append((Kind(head.kind), head.number, len(files)))
 
     def try_send(self, data):
-        """Likewise."""
         self.send(data)
 
     def take(self):
@@ -86,7 +78,7 @@ class Link:
 @pytest.fixture
 def native(monkeypatch):
     """Stand in for the native side."""
-    made = Native()
+    made = _Native()
     monkeypatch.setattr(exports, "native", made)
     monkeypatch.setattr("tracehook.ipc.events._core", made)
     monkeypatch.setattr(exports, "_check", lambda *_: None)
@@ -101,7 +93,7 @@ def table(native):  # noqa: ARG001
 
 def peer(table, rank):
     """Return a link to a peer that may be offered to."""
-    link = Link(rank)
+    link = _Link(rank)
     table.add_link(link, PeerEvents(1, 0))
     return link
 
@@ -209,29 +201,21 @@ def test_the_end_of_a_peer_frees_what_it_had(table, native):
     assert table.held() == (2, 2)
 
 
-@pytest.mark.parametrize("holder", ["view", "storage"])
-def test_who_counts_as_a_user(table, native, holder):
-    """A view, and the storage object itself, keep memory as a tensor does."""
+@pytest.mark.parametrize("ends", ["view", "storage", "resized"])
+def test_memory_is_wanted_as_long_as_somebody_uses_it(table, native, ends):
+    """A view, and the storage object, keep memory as a tensor does; a storage that is resized has lost it at once."""
     one = peer(table, 1)
     tensor = native.place(torch.zeros(4), 5)
     (offer,) = give(table, one, tensor)
     one.take()
-    user = [tensor[1:] if holder == "view" else tensor.untyped_storage()]
-    del tensor
-    table.recall_unused()
-    assert one.take() == []
-    user.clear()
-    table.recall_unused()
-    assert one.take() == [(Kind.UNMAP, offer.export, 0)]
-
-
-def test_a_storage_that_is_resized_has_lost_its_memory(table, native):
-    """Its old memory is with the allocator again and cannot be held: the peers are asked at once."""
-    one = peer(table, 1)
-    tensor = native.place(torch.zeros(4), 5)
-    (offer,) = give(table, one, tensor)
-    one.take()
-    tensor.untyped_storage().resize_(1 << 20)
+    if ends == "resized":
+        tensor.untyped_storage().resize_(1 << 20)
+    else:
+        user = [tensor[1:] if ends == "view" else tensor.untyped_storage()]
+        del tensor
+        table.recall_unused()
+        assert one.take() == []
+        user.clear()
     table.recall_unused()
     assert one.take() == [(Kind.UNMAP, offer.export, 0)]
 

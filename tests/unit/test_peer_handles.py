@@ -16,10 +16,10 @@ from tracehook.ipc.wire import Flag, HandleKind, Kind, Offer
 OFFER = Offer(5, 0, 7, 4 << 20, 0, 16, HandleKind.FILE, 7, int(Flag.WRITABLE), b"", (4,), (1,))
 
 
-class Allocations:
+class _Allocations:
     """What was imported, and whether it was released."""
 
-    made: list[Allocations]
+    made: list[_Allocations]
     most: int
 
     def __init__(self, device):
@@ -30,31 +30,27 @@ class Allocations:
         return len(self.held)
 
     def add_file(self, file):
-        """Import a descriptor."""
         os.fstat(file)
         if len(self.held) == self.most:
             raise RuntimeError("cuMemImportFromShareableHandle: out of memory (2)")
         self.held.append("file")
 
     def add_fabric(self, handle):
-        """Import a fabric handle."""
         self.held.append(handle)
 
     def map(self, kind, size, writable):
-        """Map all."""
         self.opened.append((kind, size, writable, len(self.held)))
         return "mapped"
 
     def release(self):
-        """Release all."""
         self.held.clear()
 
 
 @pytest.fixture(autouse=True)
 def made(monkeypatch):
     """Stand in for the native side; return all that was made."""
-    found: list[Allocations] = []
-    stand_in = type("Made", (Allocations,), {"made": found, "most": 1000})
+    found: list[_Allocations] = []
+    stand_in = type("Made", (_Allocations,), {"made": found, "most": 1000})
     monkeypatch.setattr(ipc, "Allocations", stand_in)
     return found
 

@@ -1,7 +1,5 @@
 """What is mapped of peers: each segment once, until its owner wants it back and no tensor lies on it."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest
@@ -19,7 +17,7 @@ OFFER = Offer(1, 5, 7, 1 << 20, 4096, 16, 1, 7, 0, b"h" * 64, (4,), (1,))
 GONE = PeerTensorGone("it is wanted back")
 
 
-class Mapping:
+class _Mapping:
     """A segment that was mapped."""
 
     def __init__(self, native, size, device, writable):
@@ -28,27 +26,24 @@ class Mapping:
         native.opened.append(self)
 
     def allow_writes(self):
-        """Map it for writing too."""
         self.writable = True
 
     def unmap(self):
-        """Unmap it."""
         self.native.closed.append(self)
 
 
-class Leases:
+class _Leases:
     """How many tensors the test says there are."""
 
     def __init__(self):
         self.count = 0
 
     def lend(self, _address, size, _device):
-        """Return what stands in for a tensor's memory."""
         self.count += 1
         return torch.zeros(size, dtype=torch.uint8)
 
 
-class Native:
+class _Native:
     """Stands in for the native side. The device is busy while `idle` is not set."""
 
     def __init__(self):
@@ -58,68 +53,60 @@ class Native:
         self.waits = 0
         self.problem = None
         self.capturing = False
-        self.Leases = Leases
+        self.Leases = _Leases
 
     def map_runtime(self, _handle, size, device):
-        """Map a segment of cudaMalloc."""
         if self.problem is not None:
             raise self.problem
-        return Mapping(self, size, device, True)
+        return _Mapping(self, size, device, True)
 
     def wait_for_device(self, _device):
-        """Wait for the device's work."""
         self.waits += 1
         assert self.idle.wait(10)
 
     def push(self, event, **members):
-        """Keep what would go into the ring."""
         self.logged.append((event, members["result"]))
 
 
-class ReceivedHandles:
+class _ReceivedHandles:
     """Stands in for handles that have come over a link; those of export 2 have not."""
 
     def __init__(self, native):
         self.native, self.released, self.is_closed = native, [], False
 
     def map(self, offer):
-        """Map what came."""
         if offer.export == 2:
             raise PeerError("its handles did not arrive")
-        return Mapping(self.native, offer.size, 0, bool(offer.flags & Flag.WRITABLE))
+        return _Mapping(self.native, offer.size, 0, bool(offer.flags & Flag.WRITABLE))
 
     def release(self, export):
-        """Note that it is not needed."""
         self.released.append(export)
 
     def close(self):
-        """Note that nothing more is wanted."""
         self.is_closed = True
 
 
-class Link:
+class _Link:
     """Keeps what is sent to one peer."""
 
     def __init__(self, peer=1, life=99):
         self.peer, self.life = peer, life
-        self.handles = ReceivedHandles(imports.native)  # type: ignore[attr-defined]  # what the fixture put there
+        self.handles = _ReceivedHandles(imports.native)  # type: ignore[attr-defined]  # what the fixture put there
         self.ended = None
         self.sent = []
 
     def try_send(self, data):
-        """Keep it."""
         head = wire.unpack_head(data)
         self.sent.append((Kind(head.kind), head.number))
 
     def lost_error(self):
-        """Return the exception for its end."""
         return PeerLost("ended", self.peer)
 
 
 @pytest.fixture
 def native(monkeypatch):
     """Stand in for the native side."""
-    made = Native()
+    made = _Native()
     monkeypatch.setattr(imports, "native", made)
     monkeypatch.setattr("tracehook.ipc.events._core", made)
     monkeypatch.setattr(_core, "capturing", lambda _: made.capturing)
@@ -145,21 +132,21 @@ def on(loan, offer=OFFER):
 
 def test_a_segment_is_mapped_once(table, native):
     """For all its loans and all groups of the process; another export of the same segment is another mapping."""
-    one, other_group = Link(), Link()
+    one, other_group = _Link(), _Link()
     first = map_loan(table, one)
     assert map_loan(table, one) is first
     assert map_loan(table, one, OFFER._replace(loan=8)).imported is first.imported
     assert map_loan(table, other_group).imported is first.imported
     assert len(native.opened) == 1
     assert map_loan(table, one, OFFER._replace(export=2)).imported is not first.imported
-    assert map_loan(table, Link(life=98)).imported is not first.imported, "the process of that rank is another"
+    assert map_loan(table, _Link(life=98)).imported is not first.imported, "the process of that rank is another"
     assert len(native.opened) == 3
     assert other_group.handles.released == [1], "handles that came over the other link are released"
 
 
 def test_it_is_unmapped_when_no_tensor_lies_on_it(table, native, until):
     """After its owner asked, new tensors are refused; the answer comes when the last old one is gone."""
-    link = Link()
+    link = _Link()
     loan = map_loan(table, link)
     there = on(loan)
     kept = there.get(torch.zeros(4))
@@ -180,7 +167,7 @@ def test_it_is_unmapped_when_no_tensor_lies_on_it(table, native, until):
 
 def test_nobody_waits_for_the_device_but_a_thread_of_its_own(table, native, until):
     """The device's work may wait for the very peer that waits for this rank's next call."""
-    link = Link()
+    link = _Link()
     on(map_loan(table, link)).get(torch.zeros(4))
     table.on_unmap_request(link, 1, GONE)
     native.idle.clear()
@@ -195,7 +182,7 @@ def test_nobody_waits_for_the_device_but_a_thread_of_its_own(table, native, unti
 
 def test_one_loan_is_returned(table, native, until):
     """The segment stays mapped for the others; what was never used is returned without a wait."""
-    link = Link()
+    link = _Link()
     used, unused = map_loan(table, link), map_loan(table, link, OFFER._replace(loan=8))
     there = on(used)
     there.get(torch.zeros(4))
@@ -211,17 +198,9 @@ def test_one_loan_is_returned(table, native, until):
     assert unused.gone is not None
 
 
-def test_requests_for_what_is_not_here_are_answered(table):
-    """An owner that asks for what could not be mapped, or was unmapped before, need not wait."""
-    link = Link()
-    table.on_recall(link, 7, GONE)
-    table.on_unmap_request(link, 1, GONE)
-    assert link.sent == [(Kind.RETURNED, 7), (Kind.UNMAPPED, 1)]
-
-
 def test_the_end_of_one_of_two_groups(table, native):
     """Its tensors are gone, its owner hears so, and the segment stays mapped for the other group."""
-    one, two = Link(), Link()
+    one, two = _Link(), _Link()
     mine, theirs = on(map_loan(table, one)), on(map_loan(table, two))
     table.mark_unwanted(one, PeerTensorGone("it was closed"))
     with pytest.raises(PeerTensorGone, match="it was closed"):
@@ -235,7 +214,7 @@ def test_the_end_of_one_of_two_groups(table, native):
 
 def test_nothing_is_done_during_a_capture(table, native, until):
     """A wait for the device would end it; afterwards the same is done."""
-    link = Link()
+    link = _Link()
     map_loan(table, link)
     table.on_unmap_request(link, 1, GONE)
     native.capturing = True
@@ -247,8 +226,8 @@ def test_nothing_is_done_during_a_capture(table, native, until):
 
 
 def test_a_segment_that_cannot_be_mapped(table, native):
-    """The owner hears that it is not here, the log has the error's number, and the next offer tries again."""
-    link = Link()
+    """Its owner hears so, and need not wait when it asks; the next offer tries again; the log has the error."""
+    link = _Link()
     native.problem = RuntimeError("cudaIpcOpenMemHandle: cudaErrorMapBufferObjectFailed (205)")
     native.problem.code = 205
     with pytest.raises(PeerError, match=r"rank 1 \(1048576 bytes\) cannot be mapped: cudaIpcOpenMemHandle"):
@@ -258,11 +237,15 @@ def test_a_segment_that_cannot_be_mapped(table, native):
     map_loan(table, link)
     with pytest.raises(PeerError, match="its handles did not arrive"):
         map_loan(table, link, OFFER._replace(export=2, handle_kind=2))
+    another = _Link(life=98)
+    table.on_recall(another, 7, GONE)
+    table.on_unmap_request(another, 1, GONE)
+    assert another.sent == [(Kind.RETURNED, 7), (Kind.UNMAPPED, 1)]
 
 
 def test_a_segment_is_mapped_for_writing_when_it_is_first_wanted(table, native):
     """Until its owner lets a tensor of it be written, a descriptor is mapped for reading only."""
-    link = Link()
+    link = _Link()
     offer = OFFER._replace(handle_kind=2)
     assert not map_loan(table, link, offer).imported.mapping.writable
     assert map_loan(table, link, offer._replace(flags=int(Flag.WRITABLE))).imported.mapping.writable
@@ -271,7 +254,7 @@ def test_a_segment_is_mapped_for_writing_when_it_is_first_wanted(table, native):
 
 def test_the_owner_asks_for_what_is_unwanted_already(table, native, until):
     """This rank closed its group meanwhile: the owner hears of the end when it is unmapped, and not before."""
-    link = Link()
+    link = _Link()
     loan = map_loan(table, link)
     on(loan).get()
     table.mark_unwanted(link, PeerTensorGone("it was closed"))
@@ -285,7 +268,7 @@ def test_the_owner_asks_for_what_is_unwanted_already(table, native, until):
 
 def test_a_reader_may_not_write(table):
     """Neither through put() nor through the torch tensor, its views, or `out=`; its results are ordinary tensors."""
-    there = on(map_loan(table, Link()))
+    there = on(map_loan(table, _Link()))
     shown = there.tensor
     for write in (
         lambda: there.put(torch.ones(4)),
@@ -308,4 +291,4 @@ def test_a_tensor_of_a_type_that_this_torch_lacks(table, monkeypatch):
     """The peer's torch is newer: the type is named."""
     monkeypatch.setattr(wire, "DTYPES", ("float2_of_the_future",) * 8)
     with pytest.raises(PeerError, match=r"rank 1 shares a tensor of torch\.float2_of_the_future"):
-        on(map_loan(table, Link()))
+        on(map_loan(table, _Link()))

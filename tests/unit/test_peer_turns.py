@@ -1,7 +1,5 @@
 """Whose part of which exchange is taken when: packets keep one order, whoever is late."""
 
-from __future__ import annotations
-
 import socket
 from types import SimpleNamespace
 from typing import Any
@@ -114,6 +112,12 @@ def confirms(sides, number, step):
     sides.there.send(wire.pack_head(Kind.CONFIRMED, number, step))
 
 
+def gives_up(sides, number, why):
+    """Let rank 1 refuse an exchange."""
+    mine: Any = SimpleNamespace(link=sides.there, number=number, about="peers of group 0", rank=0)
+    outbox.refuse([mine], 1, why)
+
+
 def test_what_all_have_counts_for_the_pair_too(sides):
     """Who waits for its pair goes on with either word; who waits for all passes over what the pair said."""
     sides.gives(5, 1)
@@ -131,8 +135,7 @@ def test_what_all_have_counts_for_the_pair_too(sides):
 def test_a_peer_that_gives_up_after_its_part(sides):
     """Both raise in this exchange, and a third rank hears who began; the next exchange is whole."""
     sides.gives(5, 1)
-    mine: Any = SimpleNamespace(link=sides.there, number=5, about="peers of group 0", rank=0)
-    outbox.refuse([mine], 1, PeerError("peers of group 0: it cannot be mapped"))
+    gives_up(sides, 5, PeerError("peers of group 0: it cannot be mapped"))
     assert sides.takes(5) == 1
     with pytest.raises(PeerError, match="peers of group 0: rank 1 gave up: it cannot be mapped") as raised:
         sides.inbox.take(sides.peer, Reached.ALL)
@@ -142,20 +145,9 @@ def test_a_peer_that_gives_up_after_its_part(sides):
 
 
 def test_a_peer_that_gives_up_before_they_are_connected(sides):
-    """The refusal of the next exchange ends the wait for a connection; one of an earlier exchange does not."""
-    mine: Any = SimpleNamespace(link=sides.there, number=5, about="peers of group 0", rank=0)
-    outbox.refuse([mine], 1, ValueError("no"))
-    sides.inbox.read(sides.peer)
-    assert sides.peer.obstacle().text == "peers of group 0: rank 1 gave up: no"
-    sides.peer.number = 5
-    assert sides.peer.obstacle() is None
-
-
-def test_a_peer_that_gives_up_again_and_again_is_heard_in_its_order(sides):
-    """It does not wait for this rank, whose next exchange is about the first thing that it refused."""
+    """Its refusals end the wait for a connection one after the other; one of an earlier exchange does not."""
     for number, why in ((5, "first"), (6, "second")):
-        mine: Any = SimpleNamespace(link=sides.there, number=number, about="peers of group 0", rank=0)
-        outbox.refuse([mine], 1, ValueError(why))
+        gives_up(sides, number, ValueError(why))
     sides.inbox.read(sides.peer)
     for number, why in ((4, "first"), (5, "second")):
         sides.peer.number = number

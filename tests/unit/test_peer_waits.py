@@ -1,7 +1,5 @@
 """Who waits for the signals of peers, in jobs that are made up: streams, channels, graphs, calls into NCCL beside."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """The chooser of pool policies: who is asked, who answers, and what is said about those that cannot."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -177,24 +175,23 @@ def test_an_unknown_name_lists_those_that_are_installed(chooser, said) -> None:
     assert {*POLICIES, "elsewhere"} <= set(names.split(", "))
 
 
-def test_a_damaged_package_that_is_installed_raises_in_no_scope(packages, chooser, said) -> None:
-    """Python reads the files of all packages to find those that offer policies."""
-    install(packages / "more", "other-policies", "3.0", {}, {"another": "some_policies:small"})
-    (damaged,) = (packages / "more").glob("*/entry_points.txt")
-    damaged.write_bytes(b"\xff")
+@pytest.mark.parametrize(
+    ("damaged", "told"),
+    [
+        (True, "policy 'always' skipped: cannot be looked up: UnicodeDecodeError: "),
+        (False, "offered by several packages (other-policies 3.0, some-policies 1.2)"),
+    ],
+    ids=["a damaged package", "a name of two packages"],
+)
+def test_what_is_installed_may_keep_a_policy_from_being_used(packages, chooser, said, damaged, told):
+    """Python reads the files of all packages; which of two it finds first need not be the same on all ranks."""
+    install(packages / "more", "other-policies", "3.0", {}, {"another" if damaged else "always": "some_policies:small"})
+    if damaged:
+        next((packages / "more").glob("*/entry_points.txt")).write_bytes(b"\xff")
     sys.path.insert(0, str(packages / "more"))  # undone with the path that the fixture has set
     assert chooser("always").choose(REQUEST) == DEFAULT
     (line,) = said
-    assert line.startswith("policy 'always' skipped: cannot be looked up: UnicodeDecodeError: ")
-
-
-def test_a_name_that_two_packages_offer_is_not_used(packages, chooser, said) -> None:
-    """Which one Python finds first need not be the same on all ranks, so neither is taken."""
-    install(packages / "more", "other-policies", "3.0", {}, {"always": "some_policies:small"})
-    sys.path.insert(0, str(packages / "more"))  # undone with the path that the fixture has set
-    assert chooser("always").choose(REQUEST) == DEFAULT
-    (line,) = said
-    assert "offered by several packages (other-policies 3.0, some-policies 1.2)" in line
+    assert told in line
 
 
 def test_only_the_chosen_policies_are_imported(chooser) -> None:

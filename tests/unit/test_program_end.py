@@ -1,7 +1,5 @@
 """What the log says of how Python ended."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -37,6 +35,8 @@ class Ended:
     def __init__(self, directory: Path, program: str, *options: str) -> None:
         script = directory / "program.py"
         script.write_text(BEGIN + textwrap.dedent(program))
+        for name in ("a.jsonl", "a.ring"):
+            (directory / name).unlink(missing_ok=True)
         line = [sys.executable, *options, str(script)]
         done = subprocess.run(line, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
         self.status, self.out, self.err = done.returncode, done.stdout, done.stderr
@@ -58,12 +58,18 @@ class Ended:
         return str(found["raised_at"]).rpartition("/")[2] if "raised_at" in found else None
 
 
+@pytest.fixture
+def end(tmp_path):
+    """Run a program to its end."""
+    return lambda program, *options: Ended(tmp_path, program, *options)
+
+
 BOOM = {"how": "exception", "exception": "ValueError", "message": "boom", "status": 1}
 
 
-def test_an_exception_is_named(tmp_path: Path) -> None:
+def test_an_exception_is_named(end):
     """Type and first line stand in the last line, and before it in an event of their own; the traceback is as ever."""
-    ended = Ended(tmp_path, r'raise ValueError("\nboom\nand more")')
+    ended = end(r'raise ValueError("\nboom\nand more")')
     assert ended.told() == BOOM
     assert ended.told("python.exception") == {"exception": "ValueError", "message": "boom"}
     assert ended.status == 1
@@ -71,130 +77,106 @@ def test_an_exception_is_named(tmp_path: Path) -> None:
     assert "program_end.py" not in ended.err
 
 
-def test_of_an_error_of_nccl_its_own_words_come_first(tmp_path: Path) -> None:
+def test_of_an_error_of_nccl_its_own_words_come_first(end):
     """They name the ranks; torch's first line only says where it called NCCL."""
-    ended = Ended(
-        tmp_path,
-        """
+    ended = end("""
         raise RuntimeError("NCCL error in: x.cpp:93, invalid usage\\nncclInvalidUsage: wrong.\\nLast error:\\n"
                            "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000")
-        """,
-    )
+    """)
     said = (
         "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000 (NCCL error in: x.cpp:93, invalid usage)"
     )
     assert ended.told()["message"] == said
 
 
-def test_the_line_of_the_program_is_told(tmp_path: Path) -> None:
+def test_the_line_of_the_program_is_told(end):
     """Of the whole program, of a thread, and of one that the program caught; not a line of a library that raised."""
     program = "import json\ndef load(text): return json.loads(text)\n"
     line = len(BEGIN.splitlines()) + 2  # of `load`
-    ended = Ended(tmp_path, program + "load('{')")
+    ended = end(program + "load('{')")
     assert ended.raised_at("python.exception") == f"program.py:{line} in load"
     assert ended.raised_at("trace.end") == f"program.py:{line} in load"
-    (tmp_path / "a.jsonl").unlink()
-    ended = Ended(tmp_path, program + "thread = threading.Thread(target=load, args='{'); thread.start(); thread.join()")
+    ended = end(program + "thread = threading.Thread(target=load, args='{'); thread.start(); thread.join()")
     assert ended.raised_at("thread.exception") == f"program.py:{line} in load"
-    (tmp_path / "a.jsonl").unlink()
-    ended = Ended(tmp_path, program + "try: load('{')\nexcept ValueError: sys.exit(3)")
+    ended = end(program + "try: load('{')\nexcept ValueError: sys.exit(3)")
     assert ended.raised_at("trace.end") == f"program.py:{line} in load"
-    (tmp_path / "a.jsonl").unlink()
-    assert Ended(tmp_path, "sys.exit(3)").raised_at("trace.end") is None
+    assert end("sys.exit(3)").raised_at("trace.end") is None
 
 
-def test_an_exception_is_told_of_a_process_that_is_killed_before_its_log_has_it(tmp_path: Path) -> None:
+def test_an_exception_is_told_of_a_process_that_is_killed_before_its_log_has_it(end):
     """As a launcher does with the ranks that are left, a tenth of a second after one failed."""
-    ended = Ended(
-        tmp_path,
-        """
+    ended = end("""
         import signal
         journal.stop_thread()  # it comes too late
         sys.excepthook = lambda *raised, ours=sys.excepthook: (ours(*raised), os.kill(os.getpid(), signal.SIGKILL))
         raise ValueError("boom")
-        """,
-    )
+    """)
     assert ended.status == -signal.SIGKILL
     assert ended.told("python.exception") == {"exception": "ValueError", "message": "boom"}
 
 
 @pytest.mark.parametrize("calls_ours", [True, False])
-def test_a_hook_that_the_program_sets_later_runs(tmp_path: Path, calls_ours: bool) -> None:
+def test_a_hook_that_the_program_sets_later_runs(end, calls_ours):
     """It runs once, and the last line names the exception also if it does not call ours."""
-    ended = Ended(
-        tmp_path,
-        f"""
+    ended = end(f"""
         before = sys.excepthook
         def hook(*raised):
             print("the program's own")
             if {calls_ours}: before(*raised)
         sys.excepthook = hook
         raise ValueError("boom")
-        """,
-    )
+    """)
     assert ended.told() == BOOM
     assert ended.out == "the program's own\n"
     assert ("Traceback" in ended.err) == calls_ours
 
 
-def test_a_hook_that_was_there_before_runs(tmp_path: Path) -> None:
+def test_a_hook_that_was_there_before_runs(end):
     """Of the program or of torch: ours comes before it and does not take its place."""
-    ended = Ended(
-        tmp_path,
-        """
+    ended = end("""
         program_end._Followed.has_hooks = False
         sys.excepthook = lambda *_: print("theirs")
         program_end.follow(_core, journal)
         raise ValueError("boom")
-        """,
-    )
+    """)
     assert ended.told() == BOOM
     assert ended.out == "theirs\n"
 
 
-def test_an_exception_is_in_the_log_while_the_process_hangs_at_its_end(tmp_path: Path) -> None:
+def test_an_exception_is_in_the_log_while_the_process_hangs_at_its_end(end):
     """A process that is killed in its exit handlers has told by what its program ended."""
-    ended = Ended(
-        tmp_path,
-        """
+    ended = end("""
         import signal, time
         def hang():
             while b"python.exception" not in log.read_bytes(): time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         atexit.register(hang)
         raise ValueError("boom")
-        """,
-    )
+    """)
     assert ended.status == -signal.SIGKILL
     assert ended.told("python.exception") == {"exception": "ValueError", "message": "boom"}
 
 
-def test_a_printed_exception_ends_nothing(tmp_path: Path) -> None:
+def test_a_printed_exception_ends_nothing(end):
     """Who calls the hook to print an exception that was caught goes on, and ends as it does."""
-    ended = Ended(
-        tmp_path,
-        """
+    ended = end("""
         try: raise ValueError("boom")
         except ValueError: sys.excepthook(*sys.exc_info())
-        """,
-    )
+    """)
     assert ended.told() == {"how": "exit"}
     assert "python.exception" not in {event["event"] for event in ended.events}
 
 
-def test_ctrl_c_is_an_exception(tmp_path: Path) -> None:
+def test_ctrl_c_is_an_exception(end):
     """It is named like any other; the process ends by the signal as it would without us."""
-    ended = Ended(
-        tmp_path,
-        """
+    ended = end("""
         import signal
         # In a job in the background SIGINT is ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _core.push("hook.enable", segments=0, bytes=0)
         journal.flush()  # its thread imports nothing any more: Python forgets the signal at an exec() of text
         signal.raise_signal(signal.SIGINT)
-        """,
-    )
+    """)
     assert ended.told() == {"how": "exception", "exception": "KeyboardInterrupt", "message": "", "status": 130}
     assert ended.status == -signal.SIGINT
 
@@ -202,28 +184,27 @@ def test_ctrl_c_is_an_exception(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "status"), [("", 0), ("None", 0), ("0", 0), ("3", 3), ("-1", 255), ("'no such file'", 1)]
 )
-def test_the_status_of_sys_exit_is_told(tmp_path: Path, argument: str, status: int) -> None:
+def test_the_status_of_sys_exit_is_told(end, argument, status):
     """Whatever the program passes, it is what the parent sees."""
-    ended = Ended(tmp_path, f"sys.exit({argument})")
+    ended = end(f"sys.exit({argument})")
     assert ended.told() == {"how": "exit", "status": status}
     assert ended.status == status
 
 
-def test_a_status_that_nobody_said_is_not_told(tmp_path: Path) -> None:
+def test_a_status_that_nobody_said_is_not_told(end):
     """Neither that of a plain end, nor one of another thread."""
-    ended = Ended(tmp_path, "thread = threading.Thread(target=sys.exit, args=(3,)); thread.start(); thread.join()")
+    ended = end("thread = threading.Thread(target=sys.exit, args=(3,)); thread.start(); thread.join()")
     assert ended.told() == {"how": "exit"}
     assert ended.status == 0
 
 
-def test_an_exception_that_the_program_caught_before_it_failed_is_told(tmp_path: Path) -> None:
+def test_an_exception_that_the_program_caught_before_it_failed_is_told(end):
     """As torch.multiprocessing does with the exceptions of its workers."""
     program = """
         try: raise ValueError("boom")
         except ValueError: sys.exit({})
     """
-    assert Ended(tmp_path, program.format(7)).told() == BOOM | {"how": "exit", "status": 7}
-    (tmp_path / "a.jsonl").unlink()
+    assert end(program.format(7)).told() == BOOM | {"how": "exit", "status": 7}
     passed_on = """
         try:
             try: raise ValueError("boom")
@@ -231,58 +212,49 @@ def test_an_exception_that_the_program_caught_before_it_failed_is_told(tmp_path:
         except SystemExit as end: code = end.code
         sys.exit(code)
     """
-    assert Ended(tmp_path, passed_on).told() == BOOM | {"how": "exit"}
-    (tmp_path / "a.jsonl").unlink()
-    assert Ended(tmp_path, program.format(0)).told() == {"how": "exit", "status": 0}
+    assert end(passed_on).told() == BOOM | {"how": "exit"}
+    assert end(program.format(0)).told() == {"how": "exit", "status": 0}
 
 
 @pytest.mark.parametrize(("argument", "status"), [("0", 0), ("4", 4), ("-1", 255)])
-def test_os_exit_leaves_its_status_in_the_ring(tmp_path: Path, argument: str, status: int) -> None:
+def test_os_exit_leaves_its_status_in_the_ring(end, argument, status):
     """There is no last line then, and the ring stays."""
-    ended = Ended(tmp_path, f"os._exit({argument})")
+    ended = end(f"os._exit({argument})")
     assert ended.told("python.exit") == {"status": status}
     assert ended.status == status
     assert "trace.end" not in {event["event"] for event in ended.events}
 
 
 @pytest.mark.parametrize("calls_ours", [True, False])
-def test_an_exception_is_told_once_where_a_hook_of_the_program_calls_os_exit(tmp_path: Path, calls_ours: bool) -> None:
+def test_an_exception_is_told_once_where_a_hook_of_the_program_calls_os_exit(end, calls_ours):
     """As programs do that want no hanging end; also if it does not call our hook."""
-    ended = Ended(
-        tmp_path,
-        f"""
+    ended = end(f"""
         before = sys.excepthook
         def hook(*raised):
             if {calls_ours}: before(*raised)
             os._exit(1)
         sys.excepthook = hook
         raise ValueError("boom")
-        """,
-    )
+    """)
     assert ended.told("python.exception") == {"exception": "ValueError", "message": "boom"}
     assert ended.told("python.exit") == {"status": 1}
 
 
 @pytest.mark.parametrize("call", ["execv(sys.executable,", "execvpe('python3',", "execlp('true',"])
-def test_a_program_that_another_one_replaces_says_so_in_the_ring(tmp_path: Path, call: str) -> None:
+def test_a_program_that_another_one_replaces_says_so_in_the_ring(end, call):
     """But not a program that was not there."""
     more = {"execv(sys.executable,": '["python", "-c", ""]', "execvpe('python3',": '["python", "-c", ""], os.environ'}
-    ended = Ended(
-        tmp_path,
-        f"""
+    ended = end(f"""
         try: os.execvp("no such program", ["no"])
         except FileNotFoundError: pass
         os.{call} {more.get(call, '"true"')})
-        """,
-    )
+    """)
     assert (ended.told("python.exit"), ended.status) == ({"status": 0}, 0)
 
 
-def test_a_forked_child_says_nothing_in_its_parents_log(tmp_path: Path) -> None:
+def test_a_forked_child_says_nothing_in_its_parents_log(end):
     """Neither its os._exit, nor its exceptions, nor the end of its threads."""
-    ended = Ended(
-        tmp_path,
-        """
+    ended = end("""
         def fail(): raise KeyError("of the child")
         if not (child := os.fork()):
             thread = threading.Thread(target=fail)
@@ -290,68 +262,62 @@ def test_a_forked_child_says_nothing_in_its_parents_log(tmp_path: Path) -> None:
             thread.join()
             os._exit(5)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        """,
-    )
+    """)
     assert ended.out == "5\n"
     assert [event["event"] for event in ended.events] == ["trace.begin", "trace.end"]
 
 
-def test_an_exception_of_another_thread_is_told_and_ends_nothing(tmp_path: Path) -> None:
+def test_an_exception_of_another_thread_is_told_and_ends_nothing(end):
     """With the thread's name; the traceback is printed as ever."""
-    ended = Ended(
-        tmp_path,
-        """
+    ended = end("""
         def fail(): raise KeyError("gone")
         thread = threading.Thread(target=fail, name="loader")
         thread.start()
         thread.join()
-        """,
-    )
+    """)
     assert ended.told("thread.exception") == {"exception": "KeyError", "message": "'gone'", "thread_name": "loader"}
     assert ended.told() == {"how": "exit"}
     assert "Exception in thread loader" in ended.err
 
 
 @pytest.mark.parametrize("text", ["'x' * 10_000", r"'\udcff' * 400", "1 / 0", "(_ for _ in ()).throw(OSError)"])
-def test_any_text_of_an_exception_can_be_told(tmp_path: Path, text: str) -> None:
+def test_any_text_of_an_exception_can_be_told(end, text):
     """One that is long, that is none in UTF-8, or that cannot be made."""
-    ended = Ended(
-        tmp_path,
-        f"""
+    ended = end(f"""
         class Odd(Exception):
             def __str__(self): return {text}
         raise Odd
-        """,
-    )
+    """)
     told = ended.told()
     assert (told["how"], told["exception"]) == ("exception", "Odd")
     assert len(told["message"]) in (0, 300)
 
 
-def test_an_interactive_line_ends_nothing(tmp_path: Path) -> None:
+def test_an_interactive_line_ends_nothing(end):
     """The interpreter goes on after an exception there."""
-    ended = Ended(tmp_path, 'raise ValueError("boom")', "-i")  # and reads an empty stdin
+    ended = end('raise ValueError("boom")', "-i")  # and reads an empty stdin
     assert ended.told()["how"] == "exit"
 
 
-@pytest.mark.parametrize("name", ["os._exit", "os.execv", "os.execve", "sys.exit", "sys.excepthook"])
-def test_what_is_wrapped_goes_to_another_process_as_before(tmp_path: Path, name: str) -> None:
-    """A pool of processes may be asked to `os._exit`: whoever reads the pickle finds its own one."""
-    ended = Ended(tmp_path, f"import pickle; assert pickle.loads(pickle.dumps({name})) is {name}")
+WRAPPED = ("os._exit", "os.execv", "os.execve", "sys.exit", "sys.excepthook")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        *(f"import pickle; assert pickle.loads(pickle.dumps({name})) is {name}" for name in WRAPPED),
+        "assert os.execve in os.supports_fd",
+    ],
+)
+def test_what_is_wrapped_is_taken_for_what_it_was(end, statement):
+    """By whoever reads its pickle, such as a pool of processes, and by the sets of functions that Python keeps."""
+    ended = end(statement)
     assert (ended.status, ended.err) == (0, "")
 
 
-def test_a_program_may_ask_what_takes_a_descriptor(tmp_path: Path) -> None:
-    """Python keeps a set of the functions that do."""
-    ended = Ended(tmp_path, "assert os.execve in os.supports_fd")
-    assert (ended.status, ended.err) == (0, "")
-
-
-def test_the_standard_hooks_count_as_such(tmp_path: Path) -> None:
+def test_the_standard_hooks_count_as_such(end):
     """Consoles ask for that before they print an exception themselves; and what is set back tells still."""
-    ended = Ended(
-        tmp_path,
-        """
+    ended = end("""
         import code
         class Console(code.InteractiveInterpreter):
             def write(self, text): print(text.splitlines()[-1])
@@ -360,8 +326,7 @@ def test_the_standard_hooks_count_as_such(tmp_path: Path) -> None:
         sys.excepthook = print
         sys.excepthook = sys.__excepthook__
         raise ValueError("boom")
-        """,
-    )
+    """)
     assert ended.told("python.exception") == {"exception": "ValueError", "message": "boom"}
     assert ended.out == "ZeroDivisionError: division by zero\n"
     assert ended.err.count("Traceback") == 1

@@ -7,8 +7,6 @@ time. A rank that waits may run out of time at any moment, except in its last ca
 history in which the ranks do not come level again ends with ranks that wait for each other, and is found.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Generator
 from typing import Any, NamedTuple
@@ -77,14 +75,7 @@ class State(NamedTuple):
 class Model:
     """All histories of some lives."""
 
-    def __init__(
-        self,
-        lives: list[list[str]],
-        deaths: int = 0,
-        alarms: bool = False,
-        greets: bool = False,
-        counts_twice: bool = False,
-    ) -> None:
+    def __init__(self, lives, deaths=0, alarms=False, greets=False, counts_twice=False):
         self.lives = lives
         self.deaths = deaths
         self.alarms = alarms
@@ -143,9 +134,7 @@ class Model:
                 found.append(state._replace(store=frozenset(told.items()), alarm=True))
         return found
 
-    def results(
-        self, state: State, store: dict[str, str], rank: int, wanted: Operation
-    ) -> list[tuple[dict[str, str], Any]]:
+    def results(self, state, store, rank, wanted):
         """Return (store afterwards, answer) for each way in which an operation may end; none while it waits."""
         match wanted:
             case Operation("set", (key, value)):

@@ -1,17 +1,14 @@
 """The public face: its names, and the answer of `status()`."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import pydoc
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_type_hints
 
 import pytest
 import typer.main
+from support.processes import python
 from typer.testing import CliRunner
 
 import tracehook
@@ -43,12 +40,8 @@ def test_the_typed_program_uses_every_public_name() -> None:
 
 
 def test_the_types_of_the_status_are_its_names() -> None:
-    """Of a process in which nothing runs, the status has each name that the type has."""
+    """Of a process in which nothing runs the status has each name that the type has; so have the native rows."""
     assert facts.nothing().keys() == get_type_hints(Status).keys()
-
-
-def test_every_row_of_a_communicator_has_a_type() -> None:
-    """The native rows and the types have the same names."""
     source = (Path(tracehook.__file__).parent / "cpp" / "bindings" / "rows.cpp").read_text()
     rows = source[source.index("py::list communicators(") : source.index("py::list ranges(")]
     named = {line.split('"')[1] for line in rows.splitlines() if 'row["' in line}
@@ -70,16 +63,9 @@ def test_logs_are_read_without_torch(command: str, status: int, words: str) -> N
     """Commands that need torch say so in a line."""
     logs = Path(__file__).parents[1] / "audit" / "golden" / "clean"
     arguments = [part.format(logs=logs) for part in command.split()]
-    done = subprocess.run(
-        [sys.executable, "-c", NO_TORCH, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"PATH": "/usr/bin", "COLUMNS": "200"},
-    )
-    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done
-    assert words in done.stdout + done.stderr
+    done = python(NO_TORCH, *arguments, env={"COLUMNS": "200"})
+    assert (done.status, "Traceback" in done.err) == (status, False), done
+    assert words in done.out + done.err
 
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -108,10 +94,8 @@ def test_options_of_several_commands_have_one_form() -> None:
 def test_a_misspelt_name_is_answered_with_the_right_one(right: str) -> None:
     """As Python does for names that a module shows."""
     name = right[:-1]
-    done = subprocess.run(
-        [sys.executable, "-c", f"import tracehook; tracehook.{name}"], capture_output=True, text=True, check=False
-    )
-    assert done.stderr.splitlines()[-1].endswith(f"has no attribute '{name}'. Did you mean: '{right}'?")
+    said = python(f"import tracehook; tracehook.{name}").err.splitlines()[-1]
+    assert said.endswith(f"has no attribute '{name}'. Did you mean: '{right}'?")
 
 
 def test_the_module_shows_its_public_names() -> None:
@@ -122,9 +106,9 @@ def test_the_module_shows_its_public_names() -> None:
 def test_help_needs_no_torch() -> None:
     """Where torch is not installed, the module shows what is there without it."""
     code = "import sys; sys.modules['torch'] = None; import tracehook, pydoc; print(pydoc.render_doc(tracehook))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "enable() -> " in pydoc.plain(done.stdout)
+    done = python(code)
+    assert (done.status, done.err) == (0, "")
+    assert "enable() -> " in pydoc.plain(done.out)
 
 
 def test_a_scope_that_does_nothing_is_a_context_manager_as_any_other() -> None:

@@ -1,9 +1,5 @@
 """What is mapped of expandable segments: ranges that grow, shrink, meet and part, and are never registered."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +16,7 @@ STEPS = st.lists(
     max_size=20,
 )
 Pages = set[tuple[int, int]]
+Steps = list[tuple[str, int, int, int]]
 
 
 def pages(ranges: list[tuple[int, int, int]]) -> Pages:
@@ -34,7 +31,7 @@ def pages(ranges: list[tuple[int, int, int]]) -> Pages:
     return found
 
 
-def play(harness: Harness, steps: list[tuple[str, int, int, int]]) -> Pages:
+def play(harness: Harness, steps: Steps) -> Pages:
     """Make the steps; return the pages that are mapped then."""
     expected: Pages = set()
     for verb, device, first, count in steps:
@@ -45,7 +42,7 @@ def play(harness: Harness, steps: list[tuple[str, int, int, int]]) -> Pages:
 
 
 @given(STEPS)
-def test_ranges_are_what_was_mapped_and_not_unmapped(steps: list[tuple[str, int, int, int]]) -> None:
+def test_ranges_are_what_was_mapped_and_not_unmapped(steps):
     """Whatever is mapped and unmapped, in parts, twice or in the middle: what is left is known, in whole ranges."""
     harness = Harness()
     expected = play(harness, steps)
@@ -57,11 +54,7 @@ def test_ranges_are_what_was_mapped_and_not_unmapped(steps: list[tuple[str, int,
     STEPS,
     st.lists(st.tuples(st.integers(0, 1), st.integers(FIRST, FIRST + PAGES - 1), st.integers(1, 8)), max_size=5),
 )
-def test_a_snapshot_brings_nothing_back(
-    before: list[tuple[str, int, int, int]],
-    since: list[tuple[str, int, int, int]],
-    snapshot: list[tuple[int, int, int]],
-) -> None:
+def test_a_snapshot_brings_nothing_back(before, since, snapshot):
     """What a snapshot shows is adopted, but for what was unmapped since the tracker came; that is gone."""
     harness = Harness()
     expected = play(harness, before)
@@ -81,7 +74,7 @@ def test_a_snapshot_brings_nothing_back(
 
 
 @given(STEPS)
-def test_the_log_tells_the_ranges(steps: list[tuple[str, int, int, int]]) -> None:
+def test_the_log_tells_the_ranges(steps):
     """Who reads the log has the ranges of each device as the process had them."""
     harness = Harness()
     play(harness, steps)
@@ -96,7 +89,7 @@ def test_the_log_tells_the_ranges(steps: list[tuple[str, int, int, int]]) -> Non
     assert total == sum(size for _, _, size in harness.ranges())
 
 
-def test_what_a_snapshot_adds_is_said_to_be_adopted(harness: Harness, events: Any) -> None:
+def test_what_a_snapshot_adds_is_said_to_be_adopted(harness, events):
     """Of a range that is known in part, only the rest is logged, as adopted."""
     harness.begin_adoption()
     harness.map(0, 16 * PAGE, 2 * PAGE)
@@ -115,7 +108,7 @@ def test_what_a_snapshot_adds_is_said_to_be_adopted(harness: Harness, events: An
     ]
 
 
-def test_a_communicator_gets_no_range(harness: Harness, calls_of: Any) -> None:
+def test_a_communicator_gets_no_range(harness, calls_of):
     """Neither a communicator that is there nor one that comes is given what is mapped of an expandable segment."""
     harness.create(1)
     harness.map(0, 0x10000000, PAGE)

@@ -1,7 +1,5 @@
 """How messages name ranks: by their number in the job, with that in the group where it differs."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -13,42 +11,35 @@ from tracehook.hook.group_names import GroupName
 from tracehook.settings import Settings
 from tracehook.symmetric_memory.others import OtherWindows
 
+TP, DP = RankNames("tp_1", (4, 5, 6, 7)), RankNames("dp", (0, 2))
+
 
 @pytest.mark.parametrize(
-    ("ranks", "text"),
+    ("group", "ranks", "text"),
     [
-        ([0], "rank 4 (0 of tp_1)"),
-        ([0, 1], "ranks 4, 5 (0, 1 of tp_1)"),
-        ([0, 1, 2, 3], "ranks 4-7 (0-3 of tp_1)"),
-        ([1, 3], "ranks 5, 7 (1, 3 of tp_1)"),
+        (TP, [0], "rank 4 (0 of tp_1)"),
+        (TP, [0, 1], "ranks 4, 5 (0, 1 of tp_1)"),
+        (TP, [0, 1, 2, 3], "ranks 4-7 (0-3 of tp_1)"),
+        (TP, [1, 3], "ranks 5, 7 (1, 3 of tp_1)"),
+        (DP, [0], "rank 0"),  # the first rank of a group may be rank 0 of the job, too
+        (DP, [1], "rank 2 (1 of dp)"),
+        (DP, [0, 1], "ranks 0, 2 (0, 1 of dp)"),
+        (RankNames("odd", (5, 4)), [0, 1], "ranks 5, 4 (0, 1 of odd)"),  # a group may have ranks that do not ascend
     ],
 )
-def test_ranks_are_those_of_the_job(ranks: list[int], text: str) -> None:
-    """And beside them those of the group."""
-    assert RankNames("tp_1", (4, 5, 6, 7)).named(ranks) == text
-
-
-@pytest.mark.parametrize(
-    ("ranks", "text"), [([0], "rank 0"), ([1], "rank 2 (1 of dp)"), ([0, 1], "ranks 0, 2 (0, 1 of dp)")]
-)
-def test_a_rank_that_is_the_same_in_both_is_named_once(ranks: list[int], text: str) -> None:
-    """The first rank of a group may be rank 0 of the job, too."""
-    assert RankNames("dp", (0, 2)).named(ranks) == text
-
-
-def test_members_in_another_order_keep_it() -> None:
-    """A group may be made of ranks that do not ascend."""
-    assert RankNames("odd", (5, 4)).named([0, 1]) == "ranks 5, 4 (0, 1 of odd)"
+def test_ranks_are_those_of_the_job(group: RankNames, ranks: list[int], text: str) -> None:
+    """And beside them those of the group, where they differ."""
+    assert group.named(ranks) == text
 
 
 @pytest.mark.parametrize("members", [(0, 1, 2), ()])
-def test_where_both_count_alike_only_one_number_is_said(members: tuple[int, ...]) -> None:
+def test_where_both_count_alike_only_one_number_is_said(members):
     """So it is for the default group, and for a communicator of which nobody knows the ranks of the job."""
     assert of_group("0", None, 3, members).named([0, 1, 2]) == "ranks 0-2"
     assert of_group("0", None, 3, members).described(3) == "group 0, 3 ranks"
 
 
-def test_a_group_is_called_as_the_program_calls_it() -> None:
+def test_a_group_is_called_as_the_program_calls_it():
     """With the ranks of the job, where they are others than those of the group."""
     assert of_group("7", "tp", 2, (4, 5)).described(2) == "group tp, ranks 4, 5"
     assert of_group("7", "all", 2, (0, 1)).described(2) == "group all, 2 ranks"
@@ -62,9 +53,7 @@ def test_a_group_is_called_as_the_program_calls_it() -> None:
         (None, "communicator 0000000000001234 (1 ranks)"),
     ],
 )
-def test_a_communicator_that_is_used_without_its_group_is_named_by_it(
-    monkeypatch: pytest.MonkeyPatch, known: GroupName | None, text: str
-) -> None:
+def test_a_communicator_that_is_used_without_its_group_is_named_by_it(monkeypatch, known, text):
     """As by the ranks that use the group, because one of them may write what all raise."""
     monkeypatch.setattr(namer, "known", lambda _: known)
     communicator = SimpleNamespace(id=7, key=0x1234, rank=0, size=1, device=0, dead=False)

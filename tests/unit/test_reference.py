@@ -1,11 +1,9 @@
 """The pages of reference say what the source says: variables, commands, public names."""
 
-from __future__ import annotations
-
-import importlib.util
 import re
+import runpy
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,17 +14,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
-def writer() -> ModuleType:
+def writer() -> SimpleNamespace:
     """Return docs/write_reference.py."""
-    spec = importlib.util.spec_from_file_location("write_reference", DOCS / "write_reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(DOCS / "write_reference.py")))
 
 
-def test_the_page_is_what_the_source_says(writer: ModuleType) -> None:
+def test_the_page_is_what_the_source_says(writer: SimpleNamespace) -> None:
     """It is what docs/write_reference.py writes, with a row for each variable, and each option somewhere."""
     page = writer.PAGE.read_text(encoding="utf-8")
     assert page == writer.written(page)
@@ -34,6 +27,25 @@ def test_the_page_is_what_the_source_says(writer: ModuleType) -> None:
     assert "### tracehook audit\n" in page
     assert "| `--max-findings` | `5` |" in page
     assert page.count("| `--since` |") == 1
+
+
+TABLES = runpy.run_path(str(DOCS / "write_tables.py"))
+
+
+@pytest.mark.parametrize(
+    ("page", "write", "marks"),
+    [
+        ("failure-modes.md", "failures_page", []),
+        ("log-schema.md", "page", ["BEGIN", "END"]),
+        ("operations.md", "metrics_page", []),
+        ("symmetric.md", "symmetric_page", ["BEGIN_RULES", "END_RULES"]),
+    ],
+)
+def test_the_tables_of_a_page_are_what_the_source_says(page: str, write: str, marks: list[str]) -> None:
+    """It is what docs/write_tables.py writes."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert TABLES[write](text) == text
+    assert [text.count(TABLES[mark]) for mark in marks] == [1] * len(marks)
 
 
 def test_the_page_of_the_api_has_every_public_name() -> None:

@@ -1,7 +1,5 @@
 """Ranks that switch registrations alike hear of no difference, however often they do; ranks that differ do."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The rehearsal has walls: production knows nothing of it, and it takes from production what a short list allows."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -33,12 +31,16 @@ def sources(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix in (".cpp", ".h", ".def"))
 
 
-def test_production_includes_nothing_of_the_rehearsal() -> None:
-    """What a job with real devices loads is compiled without these files."""
+def test_production_knows_nothing_of_the_rehearsal() -> None:
+    """What a job with real devices loads is compiled without these files, and only the seams import it."""
     production = [file for file in sources(CPP) if ROOF not in file.parents]
     assert production
     for file in production:
         assert not {name for name in included(file) if name.startswith("rehearsal/")}, file.name
+    importers = {
+        name for name, imported in MODULES.items() if any(other.split(".")[1:2] == ["rehearsal"] for other in imported)
+    }
+    assert {name for name in importers if not name.startswith("tracehook.rehearsal")} == SEAMS
 
 
 @pytest.mark.parametrize("room", MAY_INCLUDE)
@@ -53,11 +55,3 @@ def test_every_folder_of_the_rehearsal_is_a_room() -> None:
     assert {file.relative_to(ROOF).parts[:-1] for file in sources(ROOF)} == {(room,) for room in MAY_INCLUDE}
     for folder in (ROOF, *(ROOF / room for room in MAY_INCLUDE)):
         assert len((folder / "README.md").read_text().splitlines()) <= 60, folder.name
-
-
-def test_only_the_seams_import_the_rehearsal() -> None:
-    """A job with real devices imports nothing of it."""
-    importers = {
-        name for name, imported in MODULES.items() if any(other.split(".")[1:2] == ["rehearsal"] for other in imported)
-    }
-    assert {name for name in importers if not name.startswith("tracehook.rehearsal")} == SEAMS

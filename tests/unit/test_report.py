@@ -1,7 +1,5 @@
 """The report: one page that holds all it needs, whatever the logs hold."""
 
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser

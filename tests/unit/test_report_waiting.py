@@ -1,7 +1,5 @@
 """The report of a job that hung: who is to blame stands first, who waits for whom is drawn, and silence is seen."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,12 +1,12 @@
 """The file behind a ring: readable by another process at any time, even after SIGKILL."""
 
-import os
 import signal
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from support.processes import python
 
 from tracehook.log import ring
 
@@ -20,24 +20,20 @@ def push(values):
 """
 
 
-def _run(script, *args):
+@pytest.fixture
+def path(tmp_path):
+    """Return where the ring lies."""
+    return tmp_path / "a.ring"
+
+
+@pytest.fixture
+def play(path):
     """Run a script in another process: the ring with a file belongs to a process, and there is one in each."""
-    return subprocess.run(
-        [sys.executable, "-c", PREAMBLE + textwrap.dedent(script), *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={
-            **os.environ,
-            "SYMM_REGISTER_HOOK": "",
-            "PYTHONWARNINGS": "ignore:This process:DeprecationWarning",  # Python 3.12 on a fork beside threads
-        },
-    )
+    return lambda script, ring=path: python(PREAMBLE + textwrap.dedent(script), str(ring))
 
 
-def test_the_file_of_a_killed_process_is_read(tmp_path):
+def test_the_file_of_a_killed_process_is_read(path):
     """SIGKILL loses no event: those that were not logged yet stand in the file, oldest first."""
-    path = tmp_path / "a.ring"
     script = """
         _core.make_process(sys.argv[1], 16)
         push(range(1, 7))
@@ -63,50 +59,42 @@ def test_the_file_of_a_killed_process_is_read(tmp_path):
     ]
 
 
-def test_the_file_of_a_full_ring_is_read(tmp_path):
+def test_the_file_of_a_full_ring_is_read(path, play):
     """After the ring went round, the file still gives the undrained events in order, and what was lost."""
-    path = tmp_path / "a.ring"
-    done = _run(
-        """
+    done = play("""
         _core.make_process(sys.argv[1], 8)
         push(range(1, 7))
         _core.mark_drained(5)
         push(range(7, 20))
-        """,
-        path,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    """)
+    assert (done.status, done.err) == (0, "")
     read = ring.read_file(path)
     assert [record.seq for record in read.records] == list(range(6, 14))
     assert read.dropped == 6
 
 
-def test_the_file_is_removed_when_asked(tmp_path):
+def test_the_file_is_removed_when_asked(tmp_path, play):
     """Once everything stands in the log, the file goes; what is pushed later is kept in memory and harms nothing."""
-    done = _run(
-        """
+    done = play("""
         _core.make_process(sys.argv[1], 8)
         push([1])
         _core.remove_ring_file()
         _core.remove_ring_file()
         push([2])
         assert len(_core.peek(8)) == 2 * _core.RECORD_BYTES
-        """,
-        tmp_path / "a.ring",
-    )
-    assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (0, "", [])
+    """)
+    assert (done.status, done.err, list(tmp_path.iterdir())) == (0, "", [])
 
 
-def test_an_existing_file_is_left_alone(tmp_path):
+def test_an_existing_file_is_left_alone(path, play):
     """A file of that name belongs to somebody else; the ring stays in memory and says why."""
-    path = tmp_path / "a.ring"
     path.write_bytes(b"precious")
-    done = _run("_core.make_process(sys.argv[1], 8); push([1]); print(_core.ring_error())", path)
-    assert (done.stdout, done.stderr) == (f"{path}: File exists\n", "")
+    done = play("_core.make_process(sys.argv[1], 8); push([1]); print(_core.ring_error())")
+    assert (done.out, done.err) == (f"{path}: File exists\n", "")
     assert path.read_bytes() == b"precious"
 
 
-def test_a_full_disk_shows_at_the_start(tmp_path):
+def test_a_full_disk_shows_at_the_start(tmp_path, play):
     """The blocks are reserved at once: if there is no room the ring lives in memory and no half file stays."""
     script = """
         import resource
@@ -115,15 +103,14 @@ def test_a_full_disk_shows_at_the_start(tmp_path):
         push([1, 2])
         print(_core.ring_error(), len(_core.peek(8)) // _core.RECORD_BYTES)
     """
-    done = _run(script, tmp_path / "a.ring")
-    assert (done.stdout, done.stderr) == (f"{tmp_path}/a.ring: File too large 2\n", "")
+    done = play(script)
+    assert (done.out, done.err) == (f"{tmp_path}/a.ring: File too large 2\n", "")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_forked_child_writes_its_own_thread():
+def test_a_forked_child_writes_its_own_thread(play):
     """The thread of an event in a forked child is the child's, not the one it was forked from."""
-    done = _run(
-        """
+    done = play("""
         import struct, threading
         _core.make_process("", 8)
         push([1])
@@ -134,18 +121,16 @@ def test_a_forked_child_writes_its_own_thread():
             thread = struct.unpack_from("<I", _core.peek(1), 32)[0]
             os._exit(0 if thread == threading.get_native_id() else 3)
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        """
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    """)
+    assert (done.status, done.err) == (0, "")
 
 
-def test_a_record_that_is_overwritten_while_it_is_read_is_left_out(tmp_path, monkeypatch):
+def test_a_record_that_is_overwritten_while_it_is_read_is_left_out(tmp_path, monkeypatch, path, play):
     """A process that runs writes on: what it took out meanwhile is in its log, and another may be in its place."""
-    path = tmp_path / "a.ring"
-    _run("_core.make_process(sys.argv[1], 4); push(range(4))", path)
+    play("_core.make_process(sys.argv[1], 4); push(range(4))")
     before = path.read_bytes()
     later = tmp_path / "b.ring"
-    _run("_core.make_process(sys.argv[1], 4); push(range(4)); _core.mark_drained(2); push(range(2))", later)
+    play("_core.make_process(sys.argv[1], 4); push(range(4)); _core.mark_drained(2); push(range(2))", later)
     after = later.read_bytes()
     read_header = ring._read_header
 

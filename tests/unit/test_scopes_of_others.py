@@ -1,7 +1,5 @@
 """The scopes that a process remembers of communicators that torch did not make."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,29 +8,27 @@ import pytest
 from tracehook.symmetric_memory import public, state
 
 
-class Ended:
+class _Ended:
     """A communicator that ended; while somebody asks about it, another thread makes a scope of another one."""
 
     def lives(self) -> bool:
-        """Whether it has not ended."""
-        state.scopes_of_others[object(), False, ()] = SimpleNamespace(), Living()  # type: ignore[assignment]
+        state.scopes_of_others[object(), False, ()] = SimpleNamespace(), _Living()  # type: ignore[assignment]
         return False
 
 
-class Living:
+class _Living:
     """One that has not ended."""
 
     def lives(self) -> bool:
-        """Whether it has not ended."""
         return True
 
 
 def test_another_thread_makes_a_scope_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """To forget scopes of communicators that ended does not mind that another thread makes scopes."""
     made: Any = SimpleNamespace()
-    memory = SimpleNamespace(chosen=lambda *_: (Living(),), scope=lambda *_: made)
+    memory = SimpleNamespace(chosen=lambda *_: (_Living(),), scope=lambda *_: made)
     monkeypatch.setattr(state, "memory", lambda: memory)
-    known: dict[object, object] = {(1, False, ()): (made, Ended())}
+    known: dict[object, object] = {(1, False, ()): (made, _Ended())}
     monkeypatch.setattr(state, "scopes_of_others", known)
     monkeypatch.setattr(public, "scopes_of_others", known)
     assert public._scope_of(None, 4096, False, (None, None, None)) is made

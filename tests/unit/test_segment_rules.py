@@ -1,7 +1,5 @@
 """Rules by which segments stay unregistered: how they are chosen, and what fits them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,11 +1,10 @@
 """Where a process is in its program: its stacks, which a native thread writes, and the line that the audit quotes."""
 
-from __future__ import annotations
-
 import random
 import re
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,10 @@ from tracehook.log.file_name import stacks_of, stem_of
 
 MAIN, OTHER = 0x7F102A1C4840, 0x7E0F5F4FE6C0
 LIBRARIES = (
-    "/venv/lib/python3.11/site-packages/torch/cuda/__init__.py",
-    "/usr/lib/python3/dist-packages/numpy/core.py",
-    "/usr/lib/python3.12/threading.py",
-    "/opt/pytorch/torch/distributed/c10d.py",
-    "/src/tracehook/symmetric_memory/scope.py",
-    "<frozen importlib._bootstrap>",
-    "<string>",
-)
+    "/venv/lib/python3.11/site-packages/torch/cuda/__init__.py", "/usr/lib/python3/dist-packages/numpy/core.py",
+    "/usr/lib/python3.12/threading.py", "/opt/pytorch/torch/distributed/c10d.py",
+    "/src/tracehook/symmetric_memory/scope.py", "<frozen importlib._bootstrap>", "<string>",
+)  # fmt: skip
 
 
 def frame(file: str, line: int, function: str) -> str:
@@ -62,12 +57,14 @@ def test_the_innermost_line_of_the_program_is_that_of_no_library(tmp_path: Path,
 
 
 def test_the_main_thread_comes_first_wherever_it_stands(tmp_path: Path) -> None:
-    """Of another thread a line is quoted only if the main thread is in no line of the program."""
+    """Of another one a line is quoted only if it is in no line of the program. Python 3.14 writes a name, too."""
     other = thread(OTHER, LOADER)
     assert line_in(tmp_path, stacks(5, other, thread(MAIN, STEP, MADE))) == "/job/train.py:41 step"
     assert line_in(tmp_path, stacks(5, thread(MAIN, STEP, MADE, head="Current thread"), other)).endswith("step")
     assert line_in(tmp_path, stacks(5, thread(MAIN, frame(LIBRARIES[0], 1, "f")), other)) == "/job/data.py:7 load"
     assert line_in(tmp_path, stacks(5, thread(MAIN))) == ""
+    text = stacks(5, thread(MAIN, STEP)).replace(" (most", " [python3] (most")
+    assert line_in(tmp_path, text) == "/job/train.py:41 step"
 
 
 LOOP = tuple(
@@ -105,12 +102,6 @@ def test_a_main_thread_that_reads_the_data_itself_waits_for_no_worker(tmp_path: 
     assert program_line(file) == ProgramLine("load", "/job/data.py", 7, caller="train.py:41 in step")
     file.write_text(stacks(5, thread(MAIN, *LOOP[2:], STEP)))
     assert program_line(file) == ProgramLine("step", "/job/train.py", 41)
-
-
-def test_a_thread_with_a_name_is_read(tmp_path: Path) -> None:
-    """Python 3.14 writes the name behind the number."""
-    text = stacks(5, thread(MAIN, STEP)).replace(" (most", " [python3] (most")
-    assert line_in(tmp_path, text) == "/job/train.py:41 step"
 
 
 def test_the_newest_stacks_count_unless_they_are_too_old(tmp_path: Path) -> None:
@@ -195,13 +186,25 @@ def held():
 """
 
 
-def played(folder: Path, body: str) -> str:
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[[str], str]:
     """Run a process that has stacks, and return what it printed."""
-    program = folder / "program.py"
-    program.write_text(PROCESS + textwrap.dedent(body))
-    finished = run([sys.executable, program, str(folder)], timeout=60)
-    assert finished.status == 0, finished.output
-    return finished.out
+
+    def run_with_stacks(body: str) -> str:
+        program = tmp_path / "program.py"
+        program.write_text(PROCESS + textwrap.dedent(body))
+        finished = run([sys.executable, program, str(tmp_path)], timeout=60)
+        assert finished.status == 0, finished.output
+        return finished.out
+
+    return run_with_stacks
+
+
+def found_in(folder: Path, rank: int = 0, pid: int = 7) -> ProgramLine:
+    """Return the line of the program in what a process wrote."""
+    found = program_line(folder / f"job.rank{rank}.host.{pid}.stacks")
+    assert found is not None
+    return found
 
 
 def line_of(folder: Path, code: str) -> int:
@@ -210,48 +213,35 @@ def line_of(folder: Path, code: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.strip() == code)
 
 
-def test_a_process_that_is_asked_writes_where_it_is(tmp_path: Path) -> None:
+def test_a_process_that_is_asked_writes_where_it_is(tmp_path, play):
     """Not before it is asked, and with all of its threads."""
-    played(
-        tmp_path,
-        """
+    play("""
         begin()
         time.sleep(0.7)
         assert not written.exists()
         assert asked()
         _core.end_stacks()
-        """,
-    )
-    found = program_line(tmp_path / "job.rank0.host.7.stacks")
-    assert found is not None
-    assert (found.line, found.function) == (
-        line_of(tmp_path, 'return ask([LogFile(log, [], {"event": "trace.begin"})])'),
-        "asked",
-    )
+    """)
+    found = found_in(tmp_path)
+    asks = 'return ask([LogFile(log, [], {"event": "trace.begin"})])'
+    assert (found.line, found.function) == (line_of(tmp_path, asks), "asked")
 
 
-def test_code_in_c_that_holds_the_gil_hides_no_stack(tmp_path: Path) -> None:
+def test_code_in_c_that_holds_the_gil_hides_no_stack(tmp_path, play):
     """The call holds it until the stacks are there."""
-    played(
-        tmp_path,
-        """
+    play("""
         begin()
         _core.ask_stacks()
         held()
         _core.end_stacks()
         assert written.read_text().count("tracehook stacks ") == 1
-        """,
-    )
-    found = program_line(tmp_path / "job.rank0.host.7.stacks")
-    assert found is not None
-    assert found.function == "held"
+    """)
+    assert found_in(tmp_path).function == "held"
 
 
-def test_nobody_need_ask_if_nobody_gets_the_gil(tmp_path: Path) -> None:
+def test_nobody_need_ask_if_nobody_gets_the_gil(play):
     """Of a host where nobody asks; that the log's thread alone stands still, as with a dead file server, is no hang."""
-    played(
-        tmp_path,
-        """
+    play("""
         begin(silence=0.6)  # no thread looks at this ring
         time.sleep(2)
         assert not written.exists()
@@ -262,15 +252,12 @@ def test_nobody_need_ask_if_nobody_gets_the_gil(tmp_path: Path) -> None:
         time.sleep(1.5)
         assert written.read_text().count("tracehook stacks ") == 1
         _core.end_stacks()
-        """,
-    )
+    """)
 
 
-def test_no_signal_of_the_program_is_taken(tmp_path: Path) -> None:
+def test_no_signal_of_the_program_is_taken(play):
     """Neither SIGUSR2, for which the program may have a handler, nor any other: asking sends none."""
-    out = played(
-        tmp_path,
-        """
+    out = play("""
         signal.signal(signal.SIGUSR2, lambda *_: print("the program's own"))
         threading.Thread(target=time.time).start()  # the first thread takes one for the C library
         before = signals()
@@ -280,16 +267,13 @@ def test_no_signal_of_the_program_is_taken(tmp_path: Path) -> None:
         assert signals() == before
         os.kill(os.getpid(), signal.SIGUSR2)
         _core.end_stacks()
-        """,
-    )
+    """)
     assert out == "the program's own\n"
 
 
-def test_a_forked_child_writes_its_own_stacks(tmp_path: Path) -> None:
+def test_a_forked_child_writes_its_own_stacks(tmp_path, play):
     """It begins a log of its own, and its parent's stacks stay what they are."""
-    played(
-        tmp_path,
-        """
+    play("""
         begin()
         child = os.fork()
         if child == 0:
@@ -301,18 +285,15 @@ def test_a_forked_child_writes_its_own_stacks(tmp_path: Path) -> None:
         assert not written.exists()
         assert asked()
         _core.end_stacks()
-        """,
-    )
-    assert program_line(tmp_path / "job.rank1.host.8.stacks") == program_line(tmp_path / "job.rank0.host.7.stacks")
+    """)
+    assert found_in(tmp_path, rank=1, pid=8) == found_in(tmp_path)
 
 
-def test_the_file_has_a_bound_and_keeps_the_newest_stacks(tmp_path: Path) -> None:
+def test_the_file_has_a_bound_and_keeps_the_newest_stacks(tmp_path, play):
     """One MiB: what is older goes."""
     file = tmp_path / "job.rank0.host.7.stacks"
     file.write_text(stacks(5, thread(MAIN, LOADER) * 12_000)[: 1 << 20])
-    played(tmp_path, "begin(); assert asked(); assert asked(); _core.end_stacks()")
+    play("begin(); assert asked(); assert asked(); _core.end_stacks()")
     assert file.stat().st_size < 100_000
     assert len(re.findall("^tracehook stacks ", file.read_text(), re.MULTILINE)) == 2
-    found = program_line(file)
-    assert found is not None
-    assert found.function == "asked"
+    assert found_in(tmp_path).function == "asked"

@@ -1,7 +1,5 @@
 """Random histories of a registrar, held against a model that says in few words what must be registered."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

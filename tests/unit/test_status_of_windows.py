@@ -1,7 +1,5 @@
 """What `status()` says of windows: each communicator once."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,6 @@
 """What is said on stderr: warnings without a log, and one line when the log cannot be written."""
 
 import os
-import subprocess
 import sys
 import textwrap
 import threading
@@ -10,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.processes import python
 
 from tracehook.log import journal as logs
 from tracehook.log import tables
@@ -20,19 +20,15 @@ COMM = {"comm": 0xABC, "comm_id": 1, "comm_seq": 7, "comm_rank": 3, "device": 0}
 SEGMENT = {"segment": 5, "addr": 0x7F00, "size": 4096}
 
 
-# --- the log cannot be written ---
-
-
 def test_a_full_disk_at_the_start_is_one_line(core, capsys):
     """If not even the first line can be written, one line says so and events stay in the ring."""
     journal = logs.Journal(core, Path("/dev/full"), {}, os.open("/dev/full", os.O_WRONLY))
     core.push("segment.alloc", **SEGMENT)
     assert journal.flush() == 0
     journal.close(dict)
-    assert capsys.readouterr().err == (
-        "tracehook: no log from here on, /dev/full: No space left on device; the job goes on\n"
-    )
-    assert (core.drained, core.ring_removed, journal.failed) == (0, 0, "/dev/full: No space left on device")
+    full = "/dev/full: No space left on device"
+    assert capsys.readouterr().err == f"tracehook: no log from here on, {full}; the job goes on\n"
+    assert (core.drained, core.ring_removed, journal.failed) == (0, 0, full)
 
 
 def test_a_disk_that_fills_up_loses_nothing(tmp_path):
@@ -58,17 +54,9 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path):
         assert len(_core.peek(128)) == (100 - written) * _core.RECORD_BYTES
     """
     path = tmp_path / "a.jsonl"
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "SYMM_REGISTER_HOOK": ""},
-    )
-    assert (done.returncode, done.stderr) == (
-        0,
-        f"tracehook: no log from here on, {path}: File too large; the job goes on\n",
-    )
+    done = python(textwrap.dedent(script), str(path))
+    said = f"tracehook: no log from here on, {path}: File too large; the job goes on\n"
+    assert (done.status, done.err) == (0, said)
 
 
 def test_a_closed_stderr_is_no_error(monkeypatch):
@@ -77,9 +65,6 @@ def test_a_closed_stderr_is_no_error(monkeypatch):
     stderr.close()
     monkeypatch.setattr(sys, "stderr", stderr)
     warn("unheard")
-
-
-# --- without a log: warnings on stderr ---
 
 
 def test_a_warning_is_one_write(monkeypatch):
@@ -110,9 +95,6 @@ def test_every_warning_is_said(core, capsys, event):
     assert (err.count("\n"), err.startswith("tracehook: ")) == (1, True)
 
 
-# --- the log cannot be written, and the ring is full of what was told ---
-
-
 def test_warnings_are_said_however_long_the_log_has_failed():
     """What was told makes room in the ring, so a warning is said also after a thousand events that no file has."""
     script = """
@@ -136,19 +118,17 @@ def test_warnings_are_said_however_long_the_log_has_failed():
         assert _core.dropped() == 20 * 50 + 1 - 64
         journal.close(dict)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "SYMM_REGISTER_HOOK": ""},
-    )
-    first, second = done.stderr.splitlines()
+    first, second = python(textwrap.dedent(script)).err.splitlines()
     assert "no log from here on" in first
     assert "was freed or replaced, but was not known" in second
 
 
-# --- the file server does not answer ---
+@pytest.fixture
+def journal(core, tmp_path):
+    """Return a journal whose thread runs."""
+    made = logs.Journal(core, tmp_path / "a.jsonl", {})
+    made.start()
+    return made
 
 
 @pytest.fixture
@@ -168,10 +148,8 @@ def dead_server(monkeypatch):
     ended.set()
 
 
-def test_the_end_does_not_wait_for_a_dead_file_server(core, tmp_path, dead_server, background, capsys):
+def test_the_end_does_not_wait_for_a_dead_file_server(core, tmp_path, journal, dead_server, background, capsys):
     """A process ends though its log hangs in the kernel, and says what is missing from the log."""
-    journal = logs.Journal(core, tmp_path / "a.jsonl", {})
-    journal.start()
     dead_server.set()
     core.push("segment.alloc", **SEGMENT)
     assert background(journal.close, dict).returned(10.0)
@@ -182,7 +160,7 @@ def test_the_end_does_not_wait_for_a_dead_file_server(core, tmp_path, dead_serve
     )
 
 
-def test_the_end_waits_for_a_slow_disk(core, tmp_path, monkeypatch):
+def test_the_end_waits_for_a_slow_disk(core, tmp_path, journal, monkeypatch):
     """As long as lines are written, the end waits for all of them, though each takes long."""
     write = Parts.write
 
@@ -192,8 +170,6 @@ def test_the_end_waits_for_a_slow_disk(core, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Parts, "write", slow)
     monkeypatch.setattr(logs, "_PATIENCE", 2.0)
-    journal = logs.Journal(core, tmp_path / "a.jsonl", {})
-    journal.start()
     for _ in range(30):
         core.push("segment.alloc", **SEGMENT)
     journal.close(dict)
@@ -201,19 +177,15 @@ def test_the_end_waits_for_a_slow_disk(core, tmp_path, monkeypatch):
     assert core.ring_removed == 1
 
 
-def test_asking_does_not_wait_for_a_dead_file_server(core, tmp_path, dead_server, background):
+def test_asking_does_not_wait_for_a_dead_file_server(core, journal, dead_server, background):
     """`status()` flushes the log: it returns though nothing can be written."""
-    journal = logs.Journal(core, tmp_path / "a.jsonl", {})
-    journal.start()
     dead_server.set()
     core.push("segment.alloc", **SEGMENT)
     assert background(journal.flush).returned(10.0)
 
 
-def test_asking_waits_for_what_was_noted_before(core, tmp_path):
+def test_asking_waits_for_what_was_noted_before(core, journal):
     """After a flush the log has every event that was there when it was called."""
-    journal = logs.Journal(core, tmp_path / "a.jsonl", {})
-    journal.start()
     for number in range(1, 20):
         core.push("segment.alloc", **SEGMENT)
         journal.flush()

@@ -1,7 +1,5 @@
 """``tracehook summary`` of very many processes: their sum, and the processes to look at."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -32,7 +30,7 @@ def summary(*arguments: object) -> list[str]:
     return [" ".join(line.split()) for line in done.stdout.splitlines()]
 
 
-def test_very_many_processes_have_one_row(tmp_path: Path) -> None:
+def test_very_many_processes_have_one_row(tmp_path):
     """Their sum, if nobody has to look at one of them."""
     for rank in range(80):
         write(tmp_path, rank, 8, *[ALLOC] * (3 if rank == 42 else 2), END)
@@ -42,7 +40,7 @@ def test_very_many_processes_have_one_row(tmp_path: Path) -> None:
     assert "--ranks shows each process" in lines
 
 
-def test_processes_in_trouble_are_named(tmp_path: Path) -> None:
+def test_processes_in_trouble_are_named(tmp_path):
     """Refused calls first, lost events, and logs without an end where others have one."""
     events = {7: [REFUSED, END], 30: [ALLOC], 66: [{"event": "trace.end", "t_ns": 9, "dropped": 5}]}
     for rank in range(80):
@@ -53,9 +51,7 @@ def test_processes_in_trouble_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("last", "advised"), [([END], True), ([], False)])
-def test_only_a_job_that_ended_well_gets_advice_about_its_memory(
-    tmp_path: Path, last: list[dict[str, object]], advised: bool
-) -> None:
+def test_only_a_job_that_ended_well_gets_advice_about_its_memory(tmp_path, last, advised):
     """Of a job that hung or was killed, it would lead away from the cause."""
     pending = {"event": "communicator.pending", "seq": 2, "comm": "abc", "comm_id": 1, "ranks": 2, "at_calls": True}
     for rank in range(2):
@@ -63,7 +59,7 @@ def test_only_a_job_that_ended_well_gets_advice_about_its_memory(
     assert any("set SYMM_REGISTER_MEMORY=vmm" in line for line in summary(tmp_path)) == advised
 
 
-def test_very_many_in_trouble_are_not_all_shown(tmp_path: Path) -> None:
+def test_very_many_in_trouble_are_not_all_shown(tmp_path):
     """How many more there are is said."""
     for rank in range(100):
         write(tmp_path, rank, 2, *[ALLOC] * (rank + 1), REFUSED, END)
@@ -72,7 +68,7 @@ def test_very_many_in_trouble_are_not_all_shown(tmp_path: Path) -> None:
     assert sum(line.startswith("node") for line in lines) == 16
 
 
-def test_each_process_has_a_row_if_there_are_few_or_that_is_wanted(tmp_path: Path) -> None:
+def test_each_process_has_a_row_if_there_are_few_or_that_is_wanted(tmp_path):
     """Up to 64, or with --ranks; JSON has each anyway."""
     few, many = (tmp_path / name for name in ("few", "many"))
     for directory, ranks, of_host in ((few, 64, 8), (many, 70, 8)):
@@ -86,7 +82,7 @@ def test_each_process_has_a_row_if_there_are_few_or_that_is_wanted(tmp_path: Pat
     assert len(json.loads("\n".join(summary("--json", many)))["processes"]) == 70
 
 
-def test_a_group_of_all_ranks_is_kept_once(tmp_path: Path) -> None:
+def test_a_group_of_all_ranks_is_kept_once(tmp_path):
     """Each log names all its members: of very many ranks that would not fit into memory."""
     named = {"event": "communicator.group", "t_ns": 3, "comm": "ab", "group": "0", "desc": None, "members": [0, 1, 2]}
     for rank in range(3):

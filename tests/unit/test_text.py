@@ -1,7 +1,5 @@
 """Text for people: nothing of a log is obeyed, and a number of bytes looks the same wherever it is shown."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

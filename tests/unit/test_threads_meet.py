@@ -1,7 +1,5 @@
 """Two threads, or a thread and a fork, come to the same thing at the same moment."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

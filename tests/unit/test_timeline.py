@@ -41,6 +41,12 @@ def _trace(directory, findings=()):
     return out
 
 
+@pytest.fixture
+def drawn(tmp_path):
+    """Write the log of one process, and return what its timeline shows."""
+    return lambda *events, **begin: _trace(_log(tmp_path / "logs", *events, **begin))
+
+
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory):
     """Four ranks that allocate, register and free in one another; the second was killed."""
@@ -58,7 +64,7 @@ def test_slices_are_read_as_they_were_written(generated):
     assert all(one.depth == 0 for one in out.nested if "registration" in one.category or "segment" in one.category)
 
 
-def test_every_event_of_the_log_is_there(generated):
+def test_every_event_of_the_log_is_there(generated, drawn):
     """Each event is a slice or an instant, or it is the beginning or end of one."""
     events, out = generated
     said = Counter(event["event"] for event in events)
@@ -104,11 +110,10 @@ def test_processes_stand_in_the_order_of_ranks(generated):
     assert [track.process.pid for track in processes] == [1000, 1001, 1002, 1003]
 
 
-def test_what_a_job_held(tmp_path):
+def test_what_a_job_held(drawn):
     """A segment is registered with two communicators: it counts once, and has a lifetime below each."""
     second = COMM | {"comm": "00000000000000cd", "comm_id": 2}
-    log = _log(
-        tmp_path / "logs",
+    out = drawn(
         COMM | {"event": "communicator.pending", "ranks": 2},
         second | {"event": "communicator.pending", "ranks": 2},
         SEGMENT | {"event": "segment.alloc", "total": 2 * MIB},
@@ -119,7 +124,6 @@ def test_what_a_job_held(tmp_path):
         SEGMENT | {"event": "segment.free", "total": 0},
         {"event": "trace.end", "t_ns": 20_000},
     )
-    out = _trace(log)
     assert out.counter("device 0 / registered bytes") == [2 * MIB, 0]
     assert out.counter("device 0 / segment bytes") == [2 * MIB, 0]
     first, other = (out.on(f"{key} / registrations") for key in ("ab #1", "cd #2"))
@@ -133,21 +137,20 @@ def test_what_a_job_held(tmp_path):
     assert (log_slice.start, log_slice.end, log_slice.arguments["end"]) == (0, 19_000, "ended")
 
 
-def test_the_clock_tells_wall_time(tmp_path):
+def test_the_clock_tells_wall_time(drawn):
     """Time 0 is the beginning of the job, and the trace says which wall time that was."""
-    out = _trace(_log(tmp_path / "logs"))
+    out = drawn()
     assert out.clocks == {6: 0, 1: 1_795_262_400_000_001_000}
 
 
-def test_what_is_open_at_the_end_ends_with_the_log(tmp_path):
+def test_what_is_open_at_the_end_ends_with_the_log(drawn):
     """A process that was killed: what it held ends where its log does, and says so."""
-    log = _log(
-        tmp_path / "logs",
+    out = drawn(
         COMM | {"event": "communicator.pending", "ranks": 2},
         SEGMENT | {"event": "segment.alloc", "total": 1},
         COMM | SEGMENT | {"event": "register.local", "us": 1.0, "ok": True},
     )
-    held = [one for one in _trace(log).nested if one.category in ("segment", "registration.local", "communicator")]
+    held = [one for one in out.nested if one.category in ("segment", "registration.local", "communicator")]
     assert {one.end for one in held} == {4_000}
     assert {one.arguments["end"] for one in held} == {
         "there at the end of the log",
@@ -156,12 +159,12 @@ def test_what_is_open_at_the_end_ends_with_the_log(tmp_path):
     }
 
 
-def test_many_at_one_moment_do_not_pile_up(tmp_path):
+def test_many_at_one_moment_do_not_pile_up(drawn):
     """Perfetto would draw instants of one time below each other, and drop some: they are moved by a nanosecond."""
     many = [
         COMM | {"event": "register.local", "ok": True, "t_ns": 5_000} | SEGMENT | {"segment": n} for n in range(600)
     ]
-    out = _trace(_log(tmp_path / "logs", COMM | {"event": "communicator.pending"}, *many))
+    out = drawn(COMM | {"event": "communicator.pending"}, *many)
     times = [one.start for one in out.instants if one.name == "register.local"]
     assert times == list(range(4_000, 4_600))
 
@@ -184,26 +187,23 @@ def test_findings_have_a_track(tmp_path):
 @pytest.mark.parametrize(
     "text", ["\u6f22\u5b57 \U0001f600", '"\\\n\x00\x1b[31m', "x" * 100_000, "\ud800 half", "'; DROP TABLE event"]
 )
-def test_any_text_fits(tmp_path, text):
+def test_any_text_fits(text, drawn):
     """What a log says of its host, its communicator or its file is data, of any length."""
-    log = _log(
-        tmp_path / "logs",
+    out = drawn(
         COMM | {"event": "communicator.pending", "comm": text.replace("\ud800", "")},
         COMM | SEGMENT | {"event": "register.local", "ok": True, "addr": text.replace("\ud800", "")},
         host=text,
         argv=[text],
     )
-    out = _trace(log)
     (process,) = (track for track in out.tracks.values() if track.HasField("process"))
     assert process.process.process_name.startswith("rank 0 (" + text[:3].replace("\ud800", "?"))
     assert len(process.process.process_name) <= 4096
 
 
-def test_numbers_out_of_range(tmp_path):
+def test_numbers_out_of_range(drawn):
     """Sizes, durations and device numbers that cannot be are drawn somehow, and cost nothing else."""
     huge = 2**61 - 1
-    log = _log(
-        tmp_path / "logs",
+    out = drawn(
         COMM | {"event": "communicator.pending", "device": 2**31 - 1},
         *(SEGMENT | {"event": "segment.alloc", "segment": n, "size": huge, "device": 2**31 - 1} for n in range(5)),
         SEGMENT | {"event": "segment.alloc", "segment": 9, "size": None, "device": None},
@@ -212,7 +212,6 @@ def test_numbers_out_of_range(tmp_path):
         {"event": "segment.free", "segment": 99, "device": 0, "addr": "no", "size": 1},
         {"event": "hook.conflict", "reason": "x", "t_ns": 2**60},
     )
-    out = _trace(log)
     assert out.counter("segment bytes") == [huge, 2 * huge, 3 * huge, 4 * huge, float(5 * huge)]
     assert all(one.end >= one.start for one in out.written)
 
@@ -227,8 +226,8 @@ def test_two_processes_of_one_pid_are_two(tmp_path):
     assert len({one.pid for one in processes}) == 3
 
 
-def test_an_empty_job(tmp_path):
+def test_an_empty_job(drawn):
     """A log of one line is a process and the moment in which it began."""
-    out = _trace(_log(tmp_path / "logs"))
+    out = drawn()
     assert [(one.name, one.start, one.end) for one in out.nested] == [("log", 0, 0)]
     assert out.instants == []

@@ -1,7 +1,5 @@
 """What the drop-ins for training say where they cannot help. What they do: tests/rehearsal/test_training.py."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

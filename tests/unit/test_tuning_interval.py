@@ -1,7 +1,5 @@
 """When the tuner has seen enough of one size."""
 
-from __future__ import annotations
-
 import random
 import statistics
 

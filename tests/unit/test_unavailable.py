@@ -1,7 +1,5 @@
 """Why a process can have no symmetric memory, as tracehook.explain says it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,9 +31,7 @@ def explained(monkeypatch: pytest.MonkeyPatch, service: Service) -> tuple[str, s
         ({"attached": lambda: False}, ("unavailable", None)),
     ],
 )
-def test_reason_has_the_code_of_its_place(
-    monkeypatch: pytest.MonkeyPatch, core: dict[str, Any], expected: tuple[str, str | None]
-) -> None:
+def test_reason_has_the_code_of_its_place(monkeypatch, core, expected):
     """The place that finds the reason gives its code; no code is guessed from the words of the sentence."""
     answers = {"attached": lambda: True, "nccl_missing": lambda: "", **core}
     made = Service(settings.from_environment()[0])

@@ -1,7 +1,5 @@
 """What the ranks tell each other once their digests differ, and what rank 0 makes of it."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter, defaultdict
@@ -23,7 +21,7 @@ ORDINARY: Place = (0, None)
 KEPT = 4  # uses that a rank remembers; digests it has of all calls
 
 
-class Store:
+class _Store:
     """A store of this process."""
 
     def __init__(self) -> None:
@@ -31,22 +29,19 @@ class Store:
         self.operations = 0
 
     def set(self, key: str, value: str) -> None:
-        """Keep a value."""
         self.operations += 1
         self.values[key] = value
 
     def check(self, keys: list[str]) -> bool:
-        """Return whether all keys are there."""
         self.operations += 1
         return all(key in self.values for key in keys)
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Return the values of the keys."""
         self.operations += 1
         return [self.values[key].encode() for key in keys]
 
 
-class Communicator:
+class _Communicator:
     """A rank's calls: where each one's buffers lay."""
 
     dead = False
@@ -59,7 +54,6 @@ class Communicator:
     key = 7
 
     def raise_fence(self, _fence: object, _seconds: float) -> int:
-        """Return the number of calls."""
         return self.calls
 
     def digests(self, first: int, last: int) -> tuple[int, list[int]]:
@@ -80,12 +74,12 @@ def _verification(communicator: Any, topology: RoundTopology) -> Verification:
     return Verification(communicator, topology)
 
 
-def _verdict(*ranks: list[Place], last: int) -> tuple[RoundVerdict, Store]:
-    store = Store()
+def _verdict(*ranks: list[Place], last: int) -> tuple[RoundVerdict, _Store]:
+    store = _Store()
     facts = {"channel": CHANNEL, "call": last, "first": 0, "last": last}
     alarm = Alarm("c", 0, "communicator c", "digests", [], (), "verdict", facts)
     parts = [
-        _verification(Communicator(places), RoundTopology("p", rank, len(ranks), "communicator c", 0))
+        _verification(_Communicator(places), RoundTopology("p", rank, len(ranks), "communicator c", 0))
         for rank, places in enumerate(ranks)
     ]
     answers = [part.answer(alarm, store) for part in reversed(parts)]
@@ -93,31 +87,31 @@ def _verdict(*ranks: list[Place], last: int) -> tuple[RoundVerdict, Store]:
     return answers[-1], store
 
 
-def test_a_call_with_a_symmetric_kernel_on_one_rank_only_is_named() -> None:
-    """One rank takes a window and the other ordinary memory: the verdict says that the call hangs, and which one."""
-    verdict, _ = _verdict([WINDOW, WINDOW, WINDOW], [WINDOW, WINDOW, ORDINARY], last=2)
-    assert verdict.data == [3, 2]
-    assert "At call 2 some ranks are in a symmetric kernel" in verdict.text
+SWAPPED: Place = (2, 0)
+VERDICTS: dict[str, tuple[list[list[Place]], int, list[int | None], str]] = {
+    "a call with a symmetric kernel on one rank only hangs, and is named": (
+        [[WINDOW, WINDOW, WINDOW], [WINDOW, WINDOW, ORDINARY]], 2, [3, 2],
+        "At call 2 some ranks are in a symmetric kernel",
+    ),
+    "swapped windows come to an end; the mixed call after them does not": (
+        [[WINDOW, WINDOW, ORDINARY], [WINDOW, SWAPPED, WINDOW]], 1, [3, 2], "used different memory at call 1",
+    ),
+    "where all ranks are in the symmetric kernel nothing is aborted": (
+        [[WINDOW, SWAPPED], [WINDOW, WINDOW]], 1, [2, None], "",
+    ),
+    "a rank that is one call further has forgotten one more use, which proves nothing": (
+        [3 * KEPT * [WINDOW], [SWAPPED, *3 * KEPT * [WINDOW]]], 0, [3 * KEPT + 1, None], "",
+    ),
+}  # fmt: skip
 
 
-def test_a_mixed_call_after_the_first_difference_is_named() -> None:
-    """Swapped windows come to an end. The call after them does not."""
-    verdict, _ = _verdict([WINDOW, WINDOW, ORDINARY], [WINDOW, (2, 0), WINDOW], last=1)
-    assert verdict.data == [3, 2]
-    assert "used different memory at call 1" in verdict.text
-
-
-def test_swapped_windows_do_not_hang() -> None:
-    """All ranks are in the symmetric kernel: nothing is aborted."""
-    verdict, _ = _verdict([WINDOW, (2, 0)], [WINDOW, WINDOW], last=1)
-    assert verdict.data == [2, None]
-
-
-def test_a_use_that_a_rank_no_longer_knows_is_not_compared() -> None:
-    """A rank that is one call further has forgotten one more use. That proves nothing."""
-    calls = 3 * KEPT
-    verdict, _ = _verdict(calls * [WINDOW], [(2, 0), *calls * [WINDOW]], last=0)
-    assert verdict.data == [calls + 1, None]
+@pytest.mark.parametrize("case", VERDICTS)
+def test_the_call_that_hangs_is_named(case: str) -> None:
+    """Or none, if none does."""
+    ranks, last, data, told = VERDICTS[case]
+    verdict, _ = _verdict(*ranks, last=last)
+    assert verdict.data == data
+    assert told in verdict.text
 
 
 def test_an_answer_stays_small() -> None:
@@ -129,19 +123,16 @@ def test_an_answer_stays_small() -> None:
     assert len(told.uses) <= MOST
 
 
-# --- over time ---
-
-
 class Everywhere:
     """Ranks with a store that counts who reads a key, and a clock that they share."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int, calls: int) -> None:
         self.now = 0.0
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        self.store = CountingStore()
+        self.store = _CountingStore()
         self.ranks = ranks
         self.places = [calls * [WINDOW] for _ in range(ranks)]
-        self.communicators = [Communicator(places) for places in self.places]
+        self.communicators = [_Communicator(places) for places in self.places]
         self.verifications = [
             _verification(communicator, RoundTopology("p", rank, ranks, "c", 0))
             for rank, communicator in enumerate(self.communicators)
@@ -169,7 +160,7 @@ class Everywhere:
         raise AssertionError("rank 0 did not hear of all")
 
 
-class CountingStore(Store):
+class _CountingStore(_Store):
     """Knows who read which key."""
 
     def __init__(self) -> None:
@@ -179,7 +170,6 @@ class CountingStore(Store):
         self.read: Counter[int] = Counter()  # keys, by reader, most in one operation
 
     def check(self, keys: list[str]) -> bool:
-        """Take note."""
         for key in keys:
             self.readers[key].add(self.reader)
         self.read[self.reader] = max(self.read[self.reader], len(keys))
@@ -248,5 +238,5 @@ def test_only_rank_0_reads_and_it_removes_what_it_reads(monkeypatch: pytest.Monk
 
 def test_many_ranks_take_samples_less_often() -> None:
     """Rank 0 reads at most `MOST_AT_ONCE` samples in a period."""
-    periods = [_verification(Communicator([]), RoundTopology("p", 0, n, "c", 0))._period for n in (2, 128, 1024)]
+    periods = [_verification(_Communicator([]), RoundTopology("p", 0, n, "c", 0))._period for n in (2, 128, 1024)]
     assert periods == [verification.PERIOD, verification.PERIOD, 8 * verification.PERIOD]

@@ -1,25 +1,19 @@
 """``tracehook watch`` of a job on several hosts: a row for each host, and the ranks that somebody should look at."""
 
-from __future__ import annotations
-
 import importlib
-import io
 import json
 import os
 import resource
-import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from rich.console import Console
+from support import watched
+from support.processes import python
 
-from tracehook.audit import live, live_process
 from tracehook.audit.live import Follower
 from tracehook.audit.live_process import QUIET_AFTER
 from tracehook.commands import watch_table
@@ -33,15 +27,10 @@ REFUSED = {"event": "register.local", "seq": 2, "comm": "abc", "comm_id": 1, "ok
 END = {"event": "trace.end", "t_ns": 3 * 10**9, "dropped": 0}
 
 
-class Clock:
-    """A clock that the test turns."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Return what the test says."""
-        return self.now
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Return the clock of the followers, which the test turns; the wall clock stands."""
+    return watched.stop_wall_clock(monkeypatch, WALL_NS / 1e9)
 
 
 class Job:
@@ -49,7 +38,7 @@ class Job:
 
     def __init__(self, directory: Path, hosts: int, of_each: int = RANKS_OF_HOST) -> None:
         self.directory = directory
-        self.clock = Clock()
+        self.clock = watched.Clock()
         self.logs: list[Path] = []
         for rank in range(hosts * of_each):
             host = f"node{rank // of_each}"
@@ -69,10 +58,8 @@ class Job:
     def ring(self, rank: int, waiting: int = 0, looked_s: float = 1.0) -> None:
         """Write a rank's ring: events that wait in it, and when its process last looked, by its own clock."""
         looked_ns = int(1e9 * looked_s)
-        counts = (64, 1 + waiting, 1, 0, WALL_NS - looked_ns, 100 + rank, looked_ns)
-        self.logs[rank].with_suffix(".ring").write_bytes(
-            struct.pack("<8sIIQQQQQQQ", b"THRING02", 4096, 96, *counts).ljust(4096 + 64 * 96, b"\0")
-        )
+        head = watched.ring_header(1 + waiting, 1, looked_ns=looked_ns, epoch_ns=WALL_NS - looked_ns, pid=100 + rank)
+        self.logs[rank].with_suffix(".ring").write_bytes(head + bytes(64 * 96))
 
     def later(self, follower: Follower, seconds: float, *but: int) -> None:
         """Let time go by in which all ranks but these look at their rings, and look again."""
@@ -89,13 +76,6 @@ class Job:
         return follower
 
 
-@pytest.fixture(autouse=True)
-def wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the wall clock stand still: the age of a ring or a log is not how long the test took."""
-    for module in (live, live_process):
-        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: WALL_NS / 1e9))
-
-
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     """Return a job of three hosts with four ranks each."""
@@ -104,9 +84,7 @@ def job(tmp_path: Path) -> Job:
 
 def lines_of(follower: Follower, height: int | None = None, width: int = 200, by_host: bool = True) -> list[str]:
     """Return the picture as text."""
-    console = Console(width=width, record=True, file=io.StringIO(), force_terminal=True)
-    console.print(watch_table.picture(follower, height, by_host))
-    return console.export_text().splitlines()
+    return watched.rendered(follower, width, height, by_host).splitlines()
 
 
 def rows_of(follower: Follower, height: int | None = None) -> list[str]:
@@ -115,7 +93,7 @@ def rows_of(follower: Follower, height: int | None = None) -> list[str]:
     return [" ".join(line.split(" MiB")[0].split()[:-2]) for line in lines]
 
 
-def test_each_host_has_a_row(job: Job) -> None:
+def test_each_host_has_a_row(job):
     """With its ranks, how many of them are in its worst state, and the sums of its columns; the sum of all is first."""
     follower = job.follow()
     title, _, _, everyone, *rows = lines_of(follower)
@@ -128,7 +106,7 @@ def test_each_host_has_a_row(job: Job) -> None:
     ]
 
 
-def test_one_host_has_a_row_for_each_process(tmp_path: Path) -> None:
+def test_one_host_has_a_row_for_each_process(tmp_path):
     """As has a job on several hosts if that is wanted (`--ranks`)."""
     (tmp_path / "one").mkdir()
     (tmp_path / "three").mkdir()
@@ -137,7 +115,7 @@ def test_one_host_has_a_row_for_each_process(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines_of(three, by_host=False)[4:]] == [str(rank) for rank in range(12)]
 
 
-def test_hosts_in_trouble_come_first(job: Job) -> None:
+def test_hosts_in_trouble_come_first(job):
     """Ranks that are stuck, then silent, without an end, with warnings; each host in trouble has its ranks below it."""
     job.say(1, REFUSED)
     follower = job.follow()
@@ -159,7 +137,7 @@ def test_hosts_in_trouble_come_first(job: Job) -> None:
     assert next(row for row in rows_of(follower) if row.startswith("rank 5")).startswith("rank 5 pid 105 s")
 
 
-def test_more_ranks_in_trouble_come_before_fewer(job: Job) -> None:
+def test_more_ranks_in_trouble_come_before_fewer(job):
     """Of hosts with the same trouble; numbers in names count as numbers where there is none."""
     follower = job.follow()
     job.later(follower, QUIET_AFTER + 1, 0, 8, 9, 10)
@@ -172,7 +150,7 @@ def test_more_ranks_in_trouble_come_before_fewer(job: Job) -> None:
 
 @pytest.mark.parametrize("height", range(12, 60, 3))
 @pytest.mark.parametrize("silent", [(), (5,), (0, 1, 2, 3, 7, 21), tuple(range(40))])
-def test_the_table_fits_the_terminal(tmp_path: Path, height: int, silent: tuple[int, ...]) -> None:
+def test_the_table_fits_the_terminal(tmp_path, height, silent):
     """Whatever its height and however many ranks are in trouble: what is not shown is counted."""
     job = Job(tmp_path, 10)
     follower = job.follow()
@@ -193,7 +171,7 @@ def test_the_table_fits_the_terminal(tmp_path: Path, height: int, silent: tuple[
     assert more == [f"and {left} more host{'s' * (left > 1)}, {what}"]
 
 
-def test_a_high_terminal_shows_more_ranks_than_a_low_one(tmp_path: Path) -> None:
+def test_a_high_terminal_shows_more_ranks_than_a_low_one(tmp_path):
     """Of each host in trouble; hosts that are well come before the third rank of a host."""
     job = Job(tmp_path, 10, 16)
     follower = job.follow()
@@ -206,19 +184,19 @@ def test_a_high_terminal_shows_more_ranks_than_a_low_one(tmp_path: Path) -> None
     assert "and 9 more hosts, all well" in lines_of(follower, 12)
 
 
-def test_a_ring_on_its_own_host_is_no_sign_of_an_end(tmp_path: Path) -> None:
+def test_a_ring_on_its_own_host_is_no_sign_of_an_end(tmp_path):
     """Logs on a network file system name their rings, which only their host can read: a quiet process is quiet."""
     begin = {"event": "trace.begin", "schema": "1.5", "t_ns": 1, "rank": 0, "pid": 7, "ring": "/tmp/a.ring"}
     for host in ("far", "away"):
         (tmp_path / f"{host}.jsonl").write_text(json.dumps(begin | {"host": host}) + "\n")
-    follower = Follower(tmp_path, clock := Clock())
+    follower = Follower(tmp_path, clock := watched.Clock())
     follower.look()
     clock.now += QUIET_AFTER + 1
     follower.look()
     assert "2 quiet" in lines_of(follower)[0]
 
 
-def test_names_of_hosts_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+def test_names_of_hosts_are_shown_and_not_obeyed(tmp_path):
     """Neither control characters nor markup, and no more than a name's length."""
     evil = "[red]\x1b[2J\u202e" + "x" * 300
     for rank, host in enumerate((evil, "other")):
@@ -245,7 +223,7 @@ def test_logs_that_name_no_host(tmp_path: Path) -> None:
 # --- in a pipe ---
 
 
-def said(follower: Follower, job: Job, *steps: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, capsys: object) -> str:
+def said(follower: Follower, job: Job, *steps: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> str:
     """Return what the watch writes into a pipe: at its first look, and as these ranks fall silent."""
     watch = importlib.import_module("tracehook.commands.watch")
 
@@ -257,12 +235,10 @@ def said(follower: Follower, job: Job, *steps: tuple[int, ...], monkeypatch: pyt
 
     monkeypatch.setattr(watch, "_looks", looks)
     watch._print_lines(follower, 1.0, keep=False)
-    return str(capsys.readouterr().out)  # type: ignore[attr-defined]
+    return str(capsys.readouterr().out)
 
 
-def test_a_host_that_comes_into_trouble_is_one_line(
-    job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_that_comes_into_trouble_is_one_line(job, monkeypatch, capsys):
     """When it does, and not at each look; a warning names the host of its rank."""
     job.say(2, REFUSED)
     follower = job.follow()
@@ -273,9 +249,7 @@ def test_a_host_that_comes_into_trouble_is_one_line(
     assert "rank 2 on node0: NCCL refused to register" in text
 
 
-def test_very_many_are_not_told_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_very_many_are_not_told_one_by_one(tmp_path, monkeypatch, capsys):
     """Some of them are, and how many more there are."""
     job = Job(tmp_path, 30, 1)
     for rank in range(30):
@@ -287,7 +261,7 @@ def test_very_many_are_not_told_one_by_one(
     assert "and 22 more hosts like these\n" in text
 
 
-def test_hosts_in_json(job: Job) -> None:
+def test_hosts_in_json(job):
     """Those in trouble first, with their ranks and the sums of the columns."""
     follower = job.follow()
     job.later(follower, QUIET_AFTER + 1, 8)
@@ -304,21 +278,19 @@ def test_hosts_in_json(job: Job) -> None:
 
 
 @contextmanager
-def turning(clock: Clock, step: float) -> Iterator[None]:
+def turning(clock: watched.Clock, step: float) -> Iterator[None]:
     """Let the clock go on whenever somebody asks for the time."""
-    kind = type(clock)
-    before = kind.__call__
 
-    def ask(self: Clock) -> float:
+    def ask(self: watched.Clock) -> float:
         self.now += step
-        return before(self)
+        return self.now
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kind, "__call__", ask)
+        patch.setattr(type(clock), "__call__", ask)
         yield
 
 
-def test_a_look_without_time_for_all_logs_is_gone_on_with(job: Job) -> None:
+def test_a_look_without_time_for_all_logs_is_gone_on_with(job):
     """Each look asks for some of the logs, in turn, and none is left out; what was not looked at keeps its state."""
     follower = job.follow()
     job.say(11, ALLOC)
@@ -337,7 +309,7 @@ def states(follower: Follower) -> list[str]:
     return [process.state(follower.now)[0] for process in follower.processes.values()]
 
 
-def test_logs_that_were_never_read_come_first(tmp_path: Path) -> None:
+def test_logs_that_were_never_read_come_first(tmp_path):
     """So the picture has all ranks soon, while large logs are still read."""
     job = Job(tmp_path, 3)
     for rank in range(12):
@@ -353,7 +325,7 @@ def test_logs_that_were_never_read_come_first(tmp_path: Path) -> None:
     assert (follower.behind, follower.has_caught_up) == (0, True)
 
 
-def test_the_end_is_seen_only_when_all_logs_were_looked_at(tmp_path: Path) -> None:
+def test_the_end_is_seen_only_when_all_logs_were_looked_at(tmp_path):
     """A look that has come to some ended logs does not take them for the job."""
     job = Job(tmp_path, 2)
     job.say(0, END)
@@ -365,7 +337,7 @@ def test_the_end_is_seen_only_when_all_logs_were_looked_at(tmp_path: Path) -> No
     assert (len(follower.processes), follower.all_ended) == (8, False)
 
 
-def test_no_more_files_are_open_than_a_process_may_have(tmp_path: Path) -> None:
+def test_no_more_files_are_open_than_a_process_may_have(tmp_path):
     """With a limit far below the number of logs all are read, looked at again, and nothing is refused."""
     Job(tmp_path, 20)
     code = """
@@ -378,12 +350,11 @@ for _ in range(3):
     follower.look()
 print(len(follower.processes), follower.skipped)
 """
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert done.stdout == "80 {}\n", done.stderr
+    assert python(code, str(tmp_path)).out == "80 {}\n"
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 16
 
 
-def test_a_later_look_opens_no_log_that_has_not_grown(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_look_opens_no_log_that_has_not_grown(job, monkeypatch):
     """Of all folders: only rings are opened, each once."""
     follower = job.follow()
     opened = Mock(wraps=os.open)

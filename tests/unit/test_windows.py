@@ -9,7 +9,7 @@ OVERRUN = 0xFFFFFFFF
 SUM, GATHER = 0, 4
 
 
-class Windows:
+class _Windows:
     """A communicator, and segments of the bank to register with it."""
 
     def __init__(self, harness, pointer):
@@ -23,18 +23,15 @@ class Windows:
         return next((row.id, address) for row in self.harness.pool_segments() if row.address == address)
 
     def add(self, size=SIZE):
-        """Register a new segment; return its address."""
         segment, address = self.segment(size)
         self.member.register_windows([segment])
         self.member.confirm_windows()
         return address
 
     def look(self, send, receive=0, size=16, operation=SUM, **given):
-        """Look a call's buffers up."""
         return self.harness.look(self.member, operation, (send, receive), (size, size), **given)
 
     def ordinals(self):
-        """Return the ordinal of each window by segment."""
         return {row["segment"]: row["ordinal"] for row in self.member.windows()}
 
 
@@ -42,16 +39,13 @@ class Windows:
 def make(harness):
     """Make a communicator with windows; the bank is open."""
     harness.open_bank()
-    return lambda pointer=X: Windows(harness, pointer)
+    return lambda pointer=X: _Windows(harness, pointer)
 
 
 @pytest.fixture
 def windows(make):
     """Return a communicator without windows yet."""
     return make()
-
-
-# --- registering ---
 
 
 def test_a_dead_communicator_registers_nothing(windows):
@@ -74,9 +68,6 @@ def test_the_end_empties_the_table(windows, end):
     assert (windows.member.windows(), windows.member.holds(address, 1)) == ([], False)
     assert [row.windows for row in windows.harness.pool_segments()] == [0, 0]
     assert len([row for row in windows.harness.calls() if row[1] == "deregister"]) == (2 if end == "retire" else 0)
-
-
-# --- places ---
 
 
 @pytest.mark.parametrize(
@@ -146,30 +137,17 @@ def test_only_what_the_operation_compares_is_told(windows, compare, offset, size
     assert windows.look(address + offset, size=size, compare=(compare, "nothing"))[1] == expected
 
 
-# --- uses ---
-
-
-def test_a_use_is_new_once(windows):
-    """A use is new until it is accepted, and known afterwards; other places and operations are other uses."""
-    address = windows.add()
-    assert windows.look(address, accept=False)[0] is False
-    assert windows.look(address)[0] is False
-    assert windows.look(address)[0] is True
-    assert windows.look(address + 1)[0] is False
-    assert windows.look(address, operation=GATHER)[0] is False
-    assert windows.look(0, address)[0] is False
-
-
-def test_each_use_counts_once(windows):
-    """New uses count when they are accepted, known ones when a call looks for them."""
+def test_a_use_is_new_once_and_counts_once(windows):
+    """It is new until it is accepted, and counts then, and when a call looks for it; other places are other uses."""
     address = windows.add()
     windows.look(address, accept=False)
     assert windows.member.digest() == (0, 0)
-    windows.look(address)
-    assert windows.member.digest()[0] == 1
-    windows.look(address)
-    windows.look(address, accept=False)
-    assert windows.member.digest()[0] == 2
+    for accept, is_known, uses in ((False, False, 0), (True, False, 1), (True, True, 2), (False, True, 2)):
+        assert windows.look(address, accept=accept)[0] is is_known
+        assert windows.member.digest()[0] == uses
+    assert windows.look(address + 1)[0] is False
+    assert windows.look(address, operation=GATHER)[0] is False
+    assert windows.look(0, address)[0] is False
 
 
 def _digest(windows, uses):
@@ -203,9 +181,6 @@ def test_another_use_shows_in_the_digest(make, other):
     assert _digest(make(1), USES)[1] != _digest(make(2), other)[1]
 
 
-# --- captured graphs ---
-
-
 def _pinned(windows):
     return {row["segment"]: row["pinned"] for row in windows.member.windows()}
 
@@ -218,10 +193,6 @@ def test_a_capture_pins_its_windows(windows):
     assert _pinned(windows) == {1: True, 2: False, 3: True}
     windows.member.unpin()
     assert not any(_pinned(windows).values())
-
-
-def test_a_call_tells_whether_there_is_something_to_pin(windows):
-    """A call is in a window if one of its buffers is, whether the window is pinned already or not."""
     first, second = windows.add(), windows.add()
     windows.look(first, first, pin=True)
     assert windows.look(first, first)[3] is True

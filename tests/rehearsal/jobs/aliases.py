@@ -7,7 +7,7 @@ from ctypes import byref, c_int, c_size_t, c_uint64, c_ulonglong, c_void_p
 import torch
 import torch.distributed as dist
 
-from common import start, tell
+from common import start, tell, tensor_at
 from driver import (
     DESCRIPTOR,
     MB,
@@ -30,17 +30,6 @@ from driver import (
 SIZE = 16 * MB
 COUNT = SIZE // 4
 RELAXED = 2
-
-
-class Foreign:
-    """Memory at an address, as torch takes it."""
-
-    def __init__(self, address: int, count: int = COUNT) -> None:
-        self.__cuda_array_interface__ = {"shape": (count,), "typestr": "<f4", "data": (address, False), "version": 3}
-
-
-def tensor(address: int, count: int = COUNT) -> torch.Tensor:
-    return torch.as_tensor(Foreign(address, count), device="cuda")
 
 
 def made(kind: str) -> int:
@@ -83,11 +72,11 @@ def looked_at(kind: str) -> None:
     handle = retained(first)
     types = types_of(handle)
     # Large and written by nobody: a rehearsal only notes such memory, as long as it has one address.
-    noted = tensor(first)
+    noted = tensor_at(first, COUNT)
     noted.copy_(torch.empty_like(noted))
     second = mapped(handle, SIZE)
     must(cuda.cuMemRelease(handle))
-    one, other = tensor(first), tensor(second)
+    one, other = tensor_at(first, COUNT), tensor_at(second, COUNT)
     other.fill_(1.0)
     seen = [one[0].item(), one[COUNT // 2].item()]
     one.add_(1.0)

@@ -1,19 +1,17 @@
 """Ranks that do not do the same, with a long SYMM_REGISTER_TIMEOUT: what each of them hears, and how soon."""
 
 import ctypes
-import functools
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 import tracehook
 from tracehook.symmetric_memory import ranks
 
-from common import RANK, filled, leave, start, tell
+from common import RANK, filled, leave, raised, start, tell
 from heard import hear
 from symmetric_tools import (
     REHEARSAL,
@@ -158,7 +156,7 @@ def goes_on_after_mixed() -> None:
     else:
         dist.all_reduce(inside)  # and rank 0 never comes
         hear("no rank makes another call on this communicator")
-    tell(errors=[raised(functools.partial(dist.all_reduce, tensor)) for tensor in more])
+    tell(errors=[raised(dist.all_reduce, tensor) or None for tensor in more])
     if RANK != 0:
         hear("which no abort ends")
     else:
@@ -189,15 +187,6 @@ def stands_in_an_abort() -> None:
     hear("does not come back" if RANK == 0 else "which no abort ends")
     time.sleep(20)
     tell(ended_by_itself=True)
-
-
-def raised(act: Callable[[], object]) -> str | None:
-    """Run without a wait for the device, where a collective may hang; return the text of what was raised."""
-    try:
-        act()
-    except Exception as problem:
-        return str(problem)
-    return None
 
 
 def swaps_what_is_known() -> None:

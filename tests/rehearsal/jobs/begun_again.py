@@ -10,15 +10,13 @@ import os
 import random
 import socket
 import sys
-import time
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-import tracehook
 from tracehook.log import threads
 
-from common import RANK, WORLD, tell
+from common import RANK, WORLD, raised, tell, until
 from symmetric_tools import reduced, symmetric
 
 MINUTE = timedelta(seconds=60)
@@ -46,7 +44,6 @@ def watches() -> int:
 
 
 def begin(port: int) -> None:
-    """Make the default group."""
     dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=RANK, world_size=WORLD, timeout=MINUTE)
     dist.all_reduce(torch.ones(1024, device="cuda"))
     torch.cuda.synchronize()
@@ -74,25 +71,17 @@ begin(first)
 tell(sum=reduced(symmetric(RANK + 1.0)))
 end()
 if RANK == 0:
-    deadline = time.monotonic() + PATIENCE
-    while is_listening(first) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    tell(still_there=is_listening(first))
+    tell(still_there=not until(lambda: not is_listening(first), PATIENCE))
     files.set("gone", "")
 files.wait(["gone"], MINUTE)
 if sys.argv[1] == "same":
     begin(first)
     tell(again=reduced(symmetric(RANK + 1.0)))
-    deadline = time.monotonic() + PATIENCE
-    while watches() != 1 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: watches() == 1, PATIENCE)
     tell(watches=watches())
 else:
     begin(port_of(2))
     if RANK == 0:
-        try:
-            symmetric(1.0)
-        except tracehook.RegistrationError as problem:
-            tell(error=type(problem).__name__, text=str(problem))
+        tell(error=raised(symmetric, 1.0))
     dist.all_reduce(torch.ones(1024, device="cuda"))
 end()

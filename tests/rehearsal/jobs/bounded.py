@@ -26,13 +26,11 @@ groups: list[dist.ProcessGroup] = []
 
 
 def grow() -> None:
-    """Allocate segments."""
     for _ in range(chance.randint(1, 4)):
         kept.append(torch.empty(chance.randint(20, 30) * MB, dtype=torch.uint8, device=device))
 
 
 def shrink() -> None:
-    """Free a part of them."""
     while len(kept) > 20 or (kept and chance.random() < 0.5):
         kept.pop(chance.randrange(len(kept)))
     torch.cuda.empty_cache()
@@ -48,7 +46,6 @@ def share() -> None:
 
 
 def regroup() -> None:
-    """Make a group, or end one."""
     if groups:
         dist.destroy_process_group(groups.pop())
     else:

@@ -6,8 +6,13 @@ import json
 import os
 import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import NoReturn
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -18,7 +23,9 @@ RANK = int(os.environ.get("RANK", "0"))
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def start(seconds: float = 60, bind: bool = True, waits: bool = False) -> torch.device:
+def start(
+    seconds: float = 60, bind: bool = True, waits: bool = False, backend: str = "nccl", **options: Any
+) -> torch.device:
     """Make the default group: as torchrun says, or else through a file, or in this process alone.
 
     Unless it `waits`, a comparison of the ranks ends already after SYMM_REGISTER_TIMEOUT, instead of the group's own
@@ -34,12 +41,13 @@ def start(seconds: float = 60, bind: bool = True, waits: bool = False) -> torch.
     elif "MASTER_ADDR" not in os.environ:
         store = dist.HashStore()
     dist.init_process_group(
-        "nccl",
+        backend,
         store=store,
         rank=RANK if store else -1,
         world_size=WORLD if store else -1,
         timeout=timedelta(seconds=seconds),
         device_id=device if bind else None,
+        **options,
     )
     return device
 
@@ -47,6 +55,11 @@ def start(seconds: float = 60, bind: bool = True, waits: bool = False) -> torch.
 def tell(**facts: object) -> None:
     """Say something that the test reads back with `Rehearsal.facts`."""
     os.write(1, f"fact {RANK} {json.dumps(facts)}\n".encode())
+
+
+def started() -> None:
+    """Tell the launcher that this rank is under way: when all are, it begins to count the seconds of the job."""
+    Path(os.environ["TEST_STORE"]).with_name(f"started {RANK}").touch()
 
 
 def leave() -> NoReturn:
@@ -62,6 +75,57 @@ def leave() -> NoReturn:
 def filled(value: float, size_mb: float, device: torch.device | str) -> torch.Tensor:
     """Return a tensor made on the CPU and copied: kernels do nothing on emulated devices."""
     return torch.full((int(size_mb * MB) // 4,), float(value)).to(device)
+
+
+def passed_on(tensor: torch.Tensor) -> torch.Tensor:
+    """Send a tensor to the next rank; return what the one before sent at the same time."""
+    received = torch.zeros_like(tensor)
+    ahead, behind = (RANK + 1) % WORLD, (RANK - 1) % WORLD
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, tensor, ahead), dist.P2POp(dist.irecv, received, behind)]
+    ):
+        work.wait()
+    return received
+
+
+def tensor_at(address: int, count: int, device: str = "cuda") -> torch.Tensor:
+    """Return the floats that lie at an address."""
+    described = {"shape": (count,), "typestr": "<f4", "data": (address, False), "version": 3}
+    return torch.as_tensor(SimpleNamespace(__cuda_array_interface__=described), device=device)
+
+
+def until(true: Callable[[], bool], seconds: float = 60) -> bool:
+    """Wait until something is true, and not for ever; return whether it is."""
+    deadline = time.monotonic() + seconds
+    while not (is_true := true()) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return is_true
+
+
+def raised(act: Callable[..., object], *given: object, **named: object) -> str:
+    """Return class and text of what a call raises, or nothing."""
+    try:
+        act(*given, **named)
+    except Exception as problem:
+        return f"{type(problem).__name__}: {problem}"
+    return ""
+
+
+@contextmanager
+def beside(*acts: Callable[[], object]) -> Iterator[None]:
+    """Run each on a thread of its own meanwhile, and wait for their ends."""
+    threads = [threading.Thread(target=act) for act in acts]
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join()
+
+
+def together(*acts: Callable[[], object]) -> None:
+    """Run each on a thread of its own, until all have ended."""
+    with beside(*acts):
+        pass
 
 
 def calls(name: str = "any") -> int:
@@ -80,8 +144,17 @@ def _count(function: str, name: str) -> int:
     return int(ask(name.encode()))
 
 
-def capture_beside(device: torch.device, began: threading.Event, end: threading.Event) -> None:
-    """Capture a stream that torch does not know, in the mode that lets other threads free memory, until told to end."""
+@contextmanager
+def captured_beside(device: torch.device) -> Iterator[None]:
+    """Have another thread capture a stream meanwhile, in the mode that lets other threads free memory; tell its end."""
+    began, end = threading.Event(), threading.Event()
+    with beside(lambda: _capture(device, began, end)):
+        began.wait()
+        yield
+        end.set()
+
+
+def _capture(device: torch.device, began: threading.Event, end: threading.Event) -> None:
     thread_local, non_blocking = 1, 1
     runtime = ctypes.CDLL(None)
     torch.cuda.set_device(device)

@@ -18,7 +18,6 @@ SIZE, WIDTH = 1000, 16
 
 @triton.jit
 def add_one(values, count, block: tl.constexpr):
-    """Add one to each value."""
     places = tl.program_id(0) * block + tl.arange(0, block)
     there = places < count
     tl.store(values + places, tl.load(values + places, mask=there) + 1, mask=there)
@@ -65,7 +64,6 @@ class Model(torch.nn.Module):
 
 
 def train(model, parameters, steps: int = 4) -> None:
-    """Train for some steps."""
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     for _ in range(steps):
         model(torch.randn(8, WIDTH).cuda()).sum().backward()

@@ -2,10 +2,9 @@
 
 import ctypes
 import sys
-import threading
 import time
 
-from raw import RANK, Group, allocate, meet, must, nccl, read, tell, until
+from raw import RANK, Group, allocate, meet, must, nccl, read, tell
 
 group = Group()
 
@@ -36,16 +35,9 @@ def one_rank_only() -> None:
     meet("end")
 
 
-def abort_when_creating() -> None:
-    """Abort 0.3 s after this rank's call: it waits for the other rank by then."""
-    until(lambda: nccl.emu_nccl_call_count(b"ncclDevCommCreate") > 0)
-    time.sleep(0.3)
-    group.abort()
-
-
 def abort_ends_the_wait() -> None:
     if RANK == 0:
-        threading.Thread(target=abort_when_creating).start()
+        group.abort_soon_after("ncclDevCommCreate")
         group.make_device_communicator()
         tell(result=group.result)
     meet("end")

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from common import RANK, start
+from common import RANK, start, started
 
 sys.path.append(str(Path(__file__).parents[2]))
 from support.faulty import Act, draw
@@ -26,7 +26,7 @@ for name, each in PROGRAM.groups.items():
 streams = {"main": torch.cuda.current_stream(), "side": torch.cuda.Stream()}
 tensors = [torch.ones(1024 * size, device=device) for size in range(8)]
 FUNCTIONS = {"send": dist.isend, "recv": dist.irecv}
-Path(os.environ["TEST_STORE"]).with_name(f"started {RANK}").touch()
+started()
 
 
 def call(act: Act) -> None:

@@ -9,13 +9,9 @@ import torch
 import tracehook
 from tracehook import _core
 
-from common import MB, tell
+from common import MB, raised, tell
 
-early = None
-try:
-    tracehook.subscribe()
-except RuntimeError as problem:
-    early = str(problem)
+early = raised(tracehook.subscribe)
 tracehook.enable()
 device = torch.device("cuda", 0)
 feed = tracehook.subscribe()  # CUDA is not up yet
@@ -53,20 +49,14 @@ tell(sleeps=[list(change) for change in feed.changes()])
 native.tracehook_unsubscribe(subscription)
 told = listener.heard_count()
 listener.heard_id.restype = ctypes.c_uint64
-tell(
-    native=[(listener.heard_what(i), listener.heard_id(i), listener.heard_with_memory(i)) for i in range(told)],
-)
+tell(native=[(listener.heard_what(i), listener.heard_id(i), listener.heard_with_memory(i)) for i in range(told)])
 feed.close()
 feed.close()
 del second
 torch.cuda.empty_cache()
 child = os.fork()
 if child == 0:
-    try:
-        tracehook.subscribe()
-    except RuntimeError:
-        os._exit(3)
-    os._exit(0)
+    os._exit(3 if raised(tracehook.subscribe).startswith("RuntimeError") else 0)
 tell(
     after=[len(feed.changes()), listener.heard_count() - told],
     in_a_child=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]),

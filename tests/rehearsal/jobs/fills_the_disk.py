@@ -12,7 +12,6 @@ from common import RANK, start
 
 
 def save() -> None:
-    """Write until that fails."""
     with Path(sys.argv[1], "checkpoint").open("wb") as file:
         while True:
             file.write(bytes(1 << 16))

@@ -1,14 +1,13 @@
 """The end of a group whose collectives stand in a CUDA graph, with windows: the recipe of docs/symmetric.md first."""
 
 import sys
-import threading
 import time
 
 import torch
 import torch.distributed as dist
 import tracehook
 
-from common import MB, nccl_calls, start, tell
+from common import MB, beside, nccl_calls, start, tell, until
 from symmetric_tools import captured, meet, windows
 
 ENDS = ("ncclCommFinalize", "ncclCommDestroy")
@@ -56,15 +55,12 @@ def released_meanwhile() -> None:
     graph = replayed()
 
     def release() -> None:
-        while not any(map(nccl_calls, ENDS)):  # tracehook waits for the graph before, and gives up
-            time.sleep(0.01)
+        until(lambda: any(map(nccl_calls, ENDS)))  # tracehook waits for the graph before, and gives up
         time.sleep(SOON)
         graph.reset()
 
-    thread = threading.Thread(target=release)
-    thread.start()
-    end()
-    thread.join()
+    with beside(release):
+        end()
     give_back()
 
 

@@ -1,10 +1,9 @@
 """What this process says on stderr, from the import of this module on, for a job to wait for it."""
 
 import sys
-import time
 from typing import Any, TextIO
 
-PATIENCE = 60.0  # seconds
+from common import until
 
 
 class _Kept:
@@ -25,9 +24,7 @@ class _Kept:
 
 def hear(text: str) -> None:
     """Wait until this process has said `text`; not for ever: the test then misses the line."""
-    deadline = time.monotonic() + PATIENCE
-    while text not in _kept.text and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: text in _kept.text)
 
 
 sys.stderr = _kept = _Kept(sys.stderr)

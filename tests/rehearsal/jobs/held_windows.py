@@ -2,7 +2,6 @@
 
 import ctypes
 import sys
-import threading
 import time
 
 import torch
@@ -11,10 +10,10 @@ import tracehook
 from tracehook import _core
 
 from common import nccl_calls, start, tell
-from raw import RANK, Group, allocate, must, nccl, until
+from raw import RANK, Group, allocate, must, nccl
 from symmetric_tools import SIZE, empty, meet, symmetric, works
 
-CREATE, DEREGISTER = "ncclDevCommCreate", "ncclCommWindowDeregister"
+DEREGISTER = "ncclCommWindowDeregister"
 
 
 class OfTorch(Group):
@@ -23,6 +22,10 @@ class OfTorch(Group):
     def __init__(self) -> None:
         assert works()  # torch has made it
         self.comm = ctypes.c_void_p(dist.group.WORLD._get_backend(device)._comm_ptr())
+
+    def abort(self) -> None:
+        """Have torch do it."""
+        dist.group.WORLD.abort()
 
 
 def facts(group: Group) -> dict[str, int]:
@@ -68,18 +71,11 @@ def aborted() -> None:
     ended("abort")
 
 
-def abort_when_creating() -> None:
-    """Abort 0.3 s after this rank's call: it waits for the other rank by then."""
-    until(lambda: nccl_calls(CREATE) > 0)
-    time.sleep(0.3)
-    dist.group.WORLD.abort()
-
-
 def alone() -> None:
     """One rank creates alone; an abort by another thread ends its wait, and that thread is not held up."""
     group = OfTorch()
     if RANK == 0:
-        threading.Thread(target=abort_when_creating).start()
+        group.abort_soon_after("ncclDevCommCreate")
         begun = time.monotonic()
         group.make_device_communicator()
         tell(result=group.result, seconds=time.monotonic() - begun)

@@ -8,12 +8,9 @@ count of tracehook's. The parent tells, for each round, what both ranks had note
 
 import atexit
 import contextlib
-import json
-import mmap
 import os
 import random
 import signal
-import struct
 import sys
 import time
 import traceback
@@ -23,6 +20,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+import witness
+
 MOMENTS = ("birth", "start", "start", "writing", "writing", "work", "work", "work")  # of the kills
 STEPS = 30  # at most, before the kill
 PATIENCE = 0.15  # seconds that the other rank is given
@@ -31,41 +30,22 @@ COUNTED = ("born", "freed", "made", "undone", "windows", "dropped", "communicato
 CALLS = ("ncclCommRegister", "ncclCommDeregister", "ncclCommWindowRegister", "ncclCommWindowDeregister")
 MAKERS = ("ncclCommInitRankConfig", "ncclCommSplit")
 
-_NOTE = struct.Struct(f"<{len(COUNTED)}Q")
-_COUNT = struct.Struct("<Q")
-_SLOTS = 4  # the note of step n is not touched while that of step n + 1 is written
-_KILLED = 4096 - 8  # where the parent says that it has killed the second rank
+_KILLED = 4096 - 1  # where the parent says that it has killed the second rank
 
 
-class Notes:
-    """What one rank notes, in memory that it shares with its parent: a note for each of the last steps."""
+class Notes(witness.Notes):
+    """What one rank notes, and hears of the other one."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 4096)
-
-    def write(self, step: int, note: list[int]) -> None:
-        """Note what was counted; the number of steps comes last."""
-        _NOTE.pack_into(self._memory, 64 + step % _SLOTS * _NOTE.size, *note)
-        _COUNT.pack_into(self._memory, 0, step + 1)
-
-    def steps(self) -> int:
-        """Return how many steps were noted."""
-        return int(_COUNT.unpack_from(self._memory)[0])
-
-    def last(self) -> dict[str, int] | None:
-        """Return the last note, if there is one."""
-        if not (steps := self.steps()):
-            return None
-        note = _NOTE.unpack_from(self._memory, 64 + (steps - 1) % _SLOTS * _NOTE.size)
-        return dict(zip(COUNTED, note, strict=True))
+        super().__init__(len(COUNTED))
 
     def say_killed(self) -> None:
         """Tell the other rank that it waits in vain."""
-        _COUNT.pack_into(self._memory, _KILLED, 1)
+        self._memory[_KILLED] = 1
 
     def killed(self) -> bool:
         """Whether the second rank is gone."""
-        return bool(_COUNT.unpack_from(self._memory, _KILLED)[0])
+        return self._memory[_KILLED] == 1
 
 
 class Alone(Exception):
@@ -164,7 +144,6 @@ def be_rank(rank: int, notes: Notes, seed: int, directory: Path) -> None:
 
 
 def fork(rank: int, *about: object) -> int:
-    """Start a rank; return its process id."""
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
@@ -236,17 +215,8 @@ def one_round(number: int, seed: int, directory: Path) -> dict[str, object]:
         "moment": moment,
         "pids": pids,
         "steps": [note.steps() for note in notes],
-        "noted": [note.last() for note in notes],
+        "noted": [note and dict(zip(COUNTED, note, strict=True)) for note in (each.last() for each in notes)],
     }
 
 
-def main() -> None:
-    """Play all rounds."""
-    first, count, seed = map(int, sys.argv[1:4])
-    for number in range(first, first + count):
-        told = one_round(number, seed, Path(sys.argv[4], f"{number:03}"))
-        os.write(1, f"fact 0 {json.dumps({str(number): told})}\n".encode())
-
-
-if __name__ == "__main__":
-    main()
+witness.play(one_round)

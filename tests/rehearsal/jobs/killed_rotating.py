@@ -6,13 +6,10 @@ step it notes in shared memory where its segments lie. The parent tells what was
 """
 
 import atexit
-import json
-import mmap
 import os
 import random
 import re
 import signal
-import struct
 import sys
 import time
 import traceback
@@ -22,6 +19,8 @@ from typing import Any
 
 import torch
 
+from witness import Notes, play
+
 MOST = 60  # segments
 LIMIT = 30.0  # seconds after which something is wrong
 OWN_LIMIT = 3 * LIMIT  # of the process: whoever kills it is late, and it must not end by itself before
@@ -29,32 +28,6 @@ MOMENTS = ("line", "line", "line", "unfinished", "finished")
 LINES = 90  # that a rotation has, about
 PARTS = (2, 3, 8, 9, 10)  # of which the later ones throw older ones away
 PAUSE = 0.001  # seconds; few crowds that the log would sum
-
-_NOTE = struct.Struct(f"<Q{MOST}Q")
-_COUNT = struct.Struct("<Q")
-_SLOTS = 4  # the note of step n is not touched while that of step n + 1 is written
-
-
-class Notes:
-    """Where the segments of a process lie, in memory that it shares with its parent: the last steps of it."""
-
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 4096)
-
-    def write(self, step: int, places: list[int]) -> None:
-        """Note where segments lie; the number of steps comes last."""
-        note = _NOTE.pack(len(places), *places, *[0] * (MOST - len(places)))
-        at = 64 + step % _SLOTS * _NOTE.size
-        self._memory[at : at + len(note)] = note
-        _COUNT.pack_into(self._memory, 0, step + 1)
-
-    def last(self) -> list[int] | None:
-        """Return the last note, if there is one."""
-        (steps,) = _COUNT.unpack_from(self._memory)
-        if not steps:
-            return None
-        count, *places = _NOTE.unpack_from(self._memory, 64 + (steps - 1) % _SLOTS * _NOTE.size)
-        return places[:count]
 
 
 class Executioner:
@@ -103,7 +76,8 @@ def work(notes: Notes, chance: random.Random) -> None:
         while len(kept) > MOST - 6 or (kept and chance.random() < 0.7):
             kept.pop(chance.randrange(len(kept)))
         torch.cuda.empty_cache()
-        notes.write(step, sorted(tensor.data_ptr() for tensor in kept))
+        places = sorted(tensor.data_ptr() for tensor in kept)
+        notes.write(step, [len(places), *places, *[0] * (MOST - len(places))])
         step += 1
         time.sleep(PAUSE)
 
@@ -152,7 +126,7 @@ def is_reached(moment: str, part: int, names: list[str]) -> bool:
 def one_round(number: int, seed: int, directory: Path) -> dict[str, object]:
     """Start a process, kill it about where a part of its log begins; return what it had noted."""
     chance = random.Random(f"{seed} {number}")
-    notes = Notes()
+    notes = Notes(1 + MOST)  # how many segments there are, and where they lie
     moment = chance.choice(MOMENTS)
     part = chance.choice(PARTS)
     own = Executioner(part - 1, chance.randint(1, LINES)) if moment == "line" else None
@@ -166,22 +140,14 @@ def one_round(number: int, seed: int, directory: Path) -> dict[str, object]:
             names = [file.name for file in directory.glob("*")]
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
+    count, *places = notes.last() or [0]
     return {
         "moment": moment,
         "part": part,
         "status": os.waitstatus_to_exitcode(status),
-        "noted": notes.last(),
+        "noted": places[:count] if notes.steps() else None,
         "unfinished": [file.name for file in directory.glob("*.new")],
     }
 
 
-def main() -> None:
-    """Play all rounds."""
-    first, count, seed = map(int, sys.argv[1:4])
-    for number in range(first, first + count):
-        told = one_round(number, seed, Path(sys.argv[4], f"{number:03}"))
-        os.write(1, f"fact 0 {json.dumps({str(number): told})}\n".encode())
-
-
-if __name__ == "__main__":
-    main()
+play(one_round)

@@ -1,14 +1,13 @@
 """Rank 1 comes late to a collective; rank 0 meanwhile lets go of what the collective uses. late_peer.py HOW."""
 
 import sys
-import threading
 import time
 
 import torch
 import torch.distributed as dist
 import tracehook
 
-from common import RANK, capture_beside, filled, start, tell
+from common import RANK, captured_beside, filled, start, tell
 
 LATE = 0.5  # seconds, after rank 0 has seen that the collective is under way
 
@@ -43,13 +42,8 @@ if RANK == 0:
     if how == "free":
         free()
     elif how == "capture":
-        began, end = threading.Event(), threading.Event()
-        thread = threading.Thread(target=capture_beside, args=(device, began, end))
-        thread.start()
-        began.wait()
-        free()
-        end.set()
-        thread.join()
+        with captured_beside(device):
+            free()
 if how == "off":
     tracehook.disable()
 torch.cuda.synchronize()

@@ -26,7 +26,6 @@ def send(processes: Sequence[subprocess.Popen[bytes]], number: signal.Signals) -
 
 
 def main() -> None:
-    """Start, look, and end."""
     ranks, seconds, number = int(sys.argv[1]), float(sys.argv[2]), signal.Signals[sys.argv[3]]
     with tempfile.TemporaryDirectory() as scratch:
         common = os.environ | {"WORLD_SIZE": str(ranks), "TEST_STORE": f"{scratch}/store"}

@@ -3,20 +3,17 @@
 import functools
 import re
 import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from tracehook.symmetric_memory import state
 
-from common import RANK, WORLD, tell
+from common import RANK, WORLD, tell, until
 from symmetric_tools import meet, reduced, symmetric
 from tcp import connect
 
 GROUPS = 4
-PATIENCE = 60  # seconds
 OF_ALL = ("alarms",)  # which the watchdog of some process writes when it has looked once
 
 
@@ -24,14 +21,6 @@ def ours() -> list[str]:
     """Return our keys, without what differs between runs: an alarm, and who asked, stand there if a rank was slow."""
     keys = [key for key in store.list_keys() if "tracehook/" in key and not re.search(r"alarms/\d+$|/asked/", key)]
     return sorted(re.sub(r"[0-9a-f]{32}/[0-9a-f]{16}", "*", key.partition("tracehook/")[2]) for key in keys)
-
-
-def became(true: Callable[[], bool]) -> bool:
-    """Wait until it is true; tell whether it is."""
-    deadline = time.monotonic() + PATIENCE
-    while not (is_true := true()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return is_true
 
 
 def has_posted(group: dist.ProcessGroup) -> bool:
@@ -46,8 +35,8 @@ def has_posted(group: dist.ProcessGroup) -> bool:
 device, store = connect()
 x = symmetric(RANK + 1.0)
 assert reduced(x) == sum(range(1, WORLD + 1))
-assert became(lambda: set(OF_ALL) <= set(ours()))
-assert became(functools.partial(has_posted, dist.group.WORLD))
+assert until(lambda: set(OF_ALL) <= set(ours()))
+assert until(functools.partial(has_posted, dist.group.WORLD))
 meet()
 before = ours()
 meet()
@@ -55,13 +44,13 @@ for _ in range(GROUPS):
     group = dist.new_group(list(range(WORLD)), device_id=device)
     y = symmetric(RANK + 1.0, 32, group)
     tell(sum=reduced(y, group))
-    assert became(functools.partial(has_posted, group))
+    assert until(functools.partial(has_posted, group))
     meet()
     dist.destroy_process_group(group)
     del y, group
 meet()
 most = int(sys.argv[1])
-became(lambda: len(ours()) <= len(before) + most * GROUPS)
+until(lambda: len(ours()) <= len(before) + most * GROUPS)
 left = ours()
 for key in before:
     left.remove(key)

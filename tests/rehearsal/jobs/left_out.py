@@ -31,4 +31,3 @@ dist.all_reduce(tensors[0], group=second)
 told = [tracehook.explain(tensor, second).registration for tensor in tensors]
 tell(left_out=tracehook.status()["left_out"], told=told)
 dist.destroy_process_group()
-tell(end="reached")

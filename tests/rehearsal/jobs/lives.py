@@ -5,16 +5,15 @@ Each rank puts 2 to the power of its number into a sum, so that a sum says which
 
 import os
 import sys
-import time
-from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import tracehook
 from torch.distributed import distributed_c10d
 
-from common import MB, RANK, WORLD, filled, nccl_calls, tell
+from common import MB, RANK, WORLD, filled, nccl_calls, raised, start, tell, until
 
 CASE, BACKEND = sys.argv[1:3]
 ALL = list(range(WORLD))
@@ -28,21 +27,17 @@ board.set_timeout(timedelta(seconds=40))
 kept: torch.Tensor
 
 
-def begin(bind: bool = True, **options: object) -> None:
+def begin(bind: bool = True, **options: Any) -> None:
     """Make the default group; a segment is older than it."""
     global kept
     kept = filled(1, 24, device)
-    store = dist.FileStore(os.environ["TEST_STORE"], WORLD)
-    limit = timedelta(seconds=60)
-    dist.init_process_group(
-        BACKEND,
-        store=store,
-        rank=RANK,
-        world_size=WORLD,
-        timeout=limit,
-        device_id=device if bind else None,
-        **options,
-    )
+    start(bind=bind, waits=True, backend=BACKEND, **options)
+
+
+def begin_with_a_group() -> dist.ProcessGroup:
+    """Make the default group, and another one of all ranks."""
+    begin()
+    return dist.new_group(ALL, device_id=device)
 
 
 def backend_of(group: dist.ProcessGroup | None = None) -> dist.Backend:
@@ -88,19 +83,9 @@ def works(name: str, group: dist.ProcessGroup | None = None, scopes: bool = True
     tell(**{name: found})
 
 
-def refused(act: Callable[[], object]) -> str:
-    """Return the first line of what was raised."""
-    try:
-        act()
-    except RuntimeError as problem:
-        return f"{type(problem).__name__}: {problem}".splitlines()[0]
-    return "nothing was raised"
-
-
 def aborted() -> None:
     """A group is aborted, then all of them."""
-    begin()
-    group = dist.new_group(ALL, device_id=device)
+    group = begin_with_a_group()
     works("group", group)
     distributed_c10d._abort_process_group(group)
     works("world")
@@ -109,27 +94,23 @@ def aborted() -> None:
 
 def aborted_while_it_hangs() -> None:
     """The backend of a group is aborted while a collective of it waits for a rank that never comes."""
-    begin()
-    group = dist.new_group(ALL, device_id=device)
+    group = begin_with_a_group()
     works("group", group, scopes=False)
     if RANK == 0:
         dist.all_reduce(kept, group=group, async_op=True)
     backend_of(group).abort()
     works("world")
     dist.destroy_process_group(group)
-    dist.destroy_process_group()
 
 
 def aborted_and_asked() -> None:
     """The backend of a group is aborted, and then a scope wants windows of the group."""
-    begin()
-    group = dist.new_group(ALL, device_id=device)
+    group = begin_with_a_group()
     works("group", group, scopes=False)
     backend_of(group).abort()
-    tell(refused=refused(lambda: scope(group)))
+    tell(refused=raised(lambda: scope(group)))
     works("world")
     dist.destroy_process_group(group)
-    dist.destroy_process_group()
 
 
 def aborted_unbound() -> None:
@@ -155,7 +136,7 @@ def end_and_ask() -> None:
         with tracehook.symmetric():
             inside.append(torch.empty(MB, device=device))
 
-    tell(refused=refused(ask))
+    tell(refused=raised(ask))
     tell(explained=tracehook.explain(inside[0]).text)
     distributed_c10d._abort_process_group()
 
@@ -167,19 +148,16 @@ def used_on_another_device() -> None:
     dist.all_reduce(torch.ones(8, device="cuda"))
     torch.cuda.set_device(RANK)
     works("world")
-    dist.destroy_process_group()
 
 
 def aborted_by_the_watchdog() -> None:
     """A collective waits for a rank that never comes, until its time is up."""
-    begin()
-    group = dist.new_group(ALL, device_id=device)
+    group = begin_with_a_group()
     works("group", group, scopes=False)
     if RANK == 0:
         group.set_timeout(timedelta(seconds=2))
         dist.all_reduce(kept, group=group, async_op=True)
-        while not nccl_calls("ncclCommAbort"):
-            time.sleep(0.1)
+        until(lambda: nccl_calls("ncclCommAbort") > 0)
     meet("aborted")
     works("world")
     distributed_c10d._abort_process_group()
@@ -187,15 +165,13 @@ def aborted_by_the_watchdog() -> None:
 
 def shut_down() -> None:
     """A group is shut down twice; torch still knows it until it is destroyed."""
-    begin()
-    group = dist.new_group(ALL, device_id=device)
+    group = begin_with_a_group()
     works("group", group)
     group.shutdown()
     works("world")
     group.shutdown()
     dist.destroy_process_group(group)
     works("again")
-    dist.destroy_process_group()
 
 
 def split() -> None:
@@ -210,13 +186,11 @@ def split() -> None:
         works("second", second)
         tell(second_rank=dist.get_rank(second))
     works("all")
-    dist.destroy_process_group()
 
 
 def shrunk_default() -> None:
     """The middle rank of three leaves the default group; torch aborts the other group that there was."""
-    begin()
-    other = dist.new_group(ALL, device_id=device)
+    other = begin_with_a_group()
     works("other", other)
     works("world")
     meet("shrink")
@@ -226,13 +200,11 @@ def shrunk_default() -> None:
     dist.shrink_group([1])
     works("fewer")
     tell(rank=dist.get_rank())
-    dist.destroy_process_group()
 
 
 def shrink_of_a_group(flags: int, hangs: bool) -> None:
     """The last rank of three leaves a group; all three have the default group on."""
-    begin()
-    group = dist.new_group(ALL, device_id=device)
+    group = begin_with_a_group()
     works("group", group, scopes=not hangs)  # with windows tracehook would refuse a collective that nobody joins
     meet("shrink")
     if RANK == 2:
@@ -243,7 +215,6 @@ def shrink_of_a_group(flags: int, hangs: bool) -> None:
         fewer = dist.shrink_group([2], group, flags)
         works("fewer", fewer)
     works("world")
-    dist.destroy_process_group()
 
 
 def shrunk_group() -> None:
@@ -278,7 +249,6 @@ def reconfigured() -> None:
             generation(number, members)
             works(f"generation{number}", scopes=False)
         meet(f"after {number}")
-    dist.destroy_process_group()
 
 
 def reconfigured_in_place() -> None:
@@ -287,7 +257,6 @@ def reconfigured_in_place() -> None:
     for number in range(3):
         generation(number, ALL)
         works(f"generation{number}")
-    dist.destroy_process_group()
 
 
 def reconfigured_with_fewer() -> None:
@@ -297,9 +266,8 @@ def reconfigured_with_fewer() -> None:
     works("all")
     if RANK:
         generation(1, [1, 2])
-        tell(refused=refused(lambda: works("fewer")))
+        tell(refused=raised(lambda: works("fewer")))
     meet("end")
-    dist.destroy_process_group()
 
 
 def reconfigured_with_more() -> None:
@@ -309,9 +277,8 @@ def reconfigured_with_more() -> None:
         generation(0, [0, 1])
         works("fewer")
     generation(1, ALL)
-    tell(refused=refused(lambda: differing(MB if RANK < 2 else 2 * MB)))
+    tell(refused=raised(lambda: differing(MB if RANK < 2 else 2 * MB)))
     meet("end")
-    dist.destroy_process_group()
 
 
 def differing(count: int) -> None:
@@ -328,21 +295,18 @@ def revoked() -> None:
     if RANK == 0:
         dist.group.WORLD.set_timeout(timedelta(seconds=2))
         dist.all_reduce(kept, async_op=True)
-        while not nccl_calls("ncclCommRevoke"):
-            time.sleep(0.1)
+        until(lambda: nccl_calls("ncclCommRevoke") > 0)
         tell(during=len(tracehook.status()["communicators"]), memory=memory())
-        tell(refused=refused(lambda: dist.all_reduce(kept)))
+        tell(refused=raised(lambda: dist.all_reduce(kept)))
         dist.group.WORLD.set_timeout(timedelta(seconds=60))
     meet("revoked")
     generation(1, ALL)
     works("after")
-    dist.destroy_process_group()
 
 
 def suspended() -> None:
     """A group rests and goes on, with what was symmetric before."""
-    begin()
-    group = dist.new_group(ALL, device_id=device)
+    group = begin_with_a_group()
     with tracehook.symmetric(group):
         inside = torch.empty(MB, device=device)
     works("before", group)
@@ -355,7 +319,6 @@ def suspended() -> None:
     tell(kept=[tracehook.is_symmetric(inside, group), summed(inside, group)])
     works("after", group)
     del inside
-    dist.destroy_process_group()
 
 
 def suspended_and_used() -> None:
@@ -372,7 +335,6 @@ def suspended_and_used() -> None:
     backend_of(group).resume()
     del later
     works("after", group)
-    dist.destroy_process_group()
 
 
 def lazy() -> None:
@@ -393,7 +355,6 @@ def lazy() -> None:
     meet("rested")
     backend_of().resume()
     works("after")
-    dist.destroy_process_group()
 
 
 def made_by_first_use() -> None:
@@ -402,7 +363,6 @@ def made_by_first_use() -> None:
     group = unmade_group()
     tell(before=len(tracehook.status()["communicators"]))
     works("group", group)
-    dist.destroy_process_group()
 
 
 def made_by_a_scope() -> None:
@@ -410,7 +370,6 @@ def made_by_a_scope() -> None:
     begin()
     group = unmade_group()
     tell(scope=scope(group))
-    dist.destroy_process_group()
 
 
 def unmade_group() -> dist.ProcessGroup:
@@ -421,6 +380,8 @@ def unmade_group() -> dist.ProcessGroup:
 
 
 globals()[CASE]()
+if dist.is_initialized():
+    dist.destroy_process_group()
 tell(freed=memory(), left=len(tracehook.status()["communicators"]))
 tell(calls={name: count for name in LIFE if (count := nccl_calls(f"ncclComm{name}"))})
 # Before 2.29.2 tracehook asks with each window, by a local registration that it takes back, whether it is a true one.

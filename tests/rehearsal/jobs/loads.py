@@ -4,20 +4,14 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
-from common import RANK, start
+from common import RANK, start, started
 
 FAULT = sys.argv[1]
-
-
-def started() -> None:
-    """From now on the launcher counts."""
-    Path(os.environ["TEST_STORE"]).with_name(f"started {RANK}").touch()
 
 
 class Numbers(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch is Any to mypy
@@ -40,7 +34,6 @@ class Numbers(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch is Any to m
 
 
 def train() -> None:
-    """Sum what was read."""
     for batch in DataLoader(Numbers(), num_workers=1, prefetch_factor=1):
         dist.all_reduce(batch.to(device))
         torch.cuda.synchronize()

@@ -123,10 +123,7 @@ def order() -> None:
     must(runtime.cudaEventRecord(event, first))
     copy(second, other, source)
     finish(second)
-    tell(
-        waiting=[stays(first), runtime.cudaEventQuery(event), peek(target)],
-        other=[query(second), peek(other)],
-    )
+    tell(waiting=[stays(first), runtime.cudaEventQuery(event), peek(target)], other=[query(second), peek(other)])
     poke(source, 2)
     must(runtime.cudaStreamWaitEvent(second, event, 0))
     must(write_word(second, words + 256, 3))

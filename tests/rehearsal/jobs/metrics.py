@@ -13,7 +13,7 @@ import tracehook
 from tracehook.metrics.follow import follow
 from tracehook.metrics.table import COMMON
 
-from common import MB, RANK, WORLD, start, tell
+from common import MB, RANK, WORLD, start, tell, until
 from symmetric_tools import in_vain_once_agreed
 
 SINCE = "tracehook_registration_in_progress_since_timestamp_seconds"
@@ -53,8 +53,7 @@ if sys.argv[1] == "hangs":
     watcher.join()
 tell(disagreed=own("tracehook_ranks_disagreed_total"), pid=os.getpid())
 if sys.argv[1] == "killed" and RANK == WORLD - 1:
-    while not list(Path(os.environ["SYMM_REGISTER_METRICS"]).glob(f"*.rank{RANK}.*.prom")):
-        time.sleep(0.01)
+    until(lambda: any(Path(os.environ["SYMM_REGISTER_METRICS"]).glob(f"*.rank{RANK}.*.prom")))
     os.kill(os.getpid(), signal.SIGKILL)
 elif sys.argv[1] == "killed":
     os._exit(0)  # the others would wait for it

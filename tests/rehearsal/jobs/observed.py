@@ -13,18 +13,10 @@ BACKEND, WHEN = sys.argv[1:3]
 
 if WHEN == "first":
     tracehook.enable()
-if BACKEND != "nccl":
-    init = dist.init_process_group
-
-    def other(_: str, **arguments: object) -> None:
-        """Make the default group with the backend that was asked for."""
-        init(BACKEND, **arguments)
-
-    dist.init_process_group = other
 device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 torch.cuda.set_device(device)
 early = filled(1, 30, device)
-start()
+start(backend=BACKEND)
 if WHEN == "late":
     tracehook.enable()
 before = nccl_calls("ncclCommRegister")

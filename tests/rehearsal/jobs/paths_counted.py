@@ -4,7 +4,6 @@ import ctypes
 import os
 import signal
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import torch.distributed as dist
 import tracehook
 from tracehook.nccl.counts import path_counts
 
-from common import RANK, WORLD, start, tell
+from common import RANK, WORLD, start, tell, together
 
 SIZES = [3 << shift for shift in range(8, 18)]  # bytes of NCCL's count
 REPLAYS = 3
@@ -141,11 +140,7 @@ def threads() -> None:
                 dist.all_reduce(tensors[index], group=made[index])
             torch.cuda.current_stream().synchronize()
 
-    workers = [threading.Thread(target=work, args=(index,)) for index in (0, 1)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    together(lambda: work(0), lambda: work(1))
     torch.cuda.synchronize()
     dist.destroy_process_group(made[0])
     found = Counter({keys[row.comm]: row.count for row in path_counts() if row.comm in keys})

@@ -31,6 +31,13 @@ def value(tensor: torch.Tensor | PeerTensor) -> float:
     return low if low == high else float("nan")
 
 
+def ready(value: float, size_mb: float) -> torch.Tensor:
+    """Return a tensor that peers may read: it is filled."""
+    tensor = filled(value, size_mb, device)
+    torch.cuda.synchronize()
+    return tensor
+
+
 def meet() -> None:
     """Wait for all work of all ranks."""
     torch.cuda.synchronize()
@@ -105,8 +112,7 @@ def same_address() -> None:
     places, values = [], []
     with PeerGroup() as group:
         for turn in range(3):
-            mine = filled(10 * turn + RANK, 32, device)
-            torch.cuda.synchronize()
+            mine = ready(10 * turn + RANK, 32)
             place = native.segment_of(mine.data_ptr())
             assert place is not None
             places.append((mine.data_ptr(), place[1]))
@@ -167,8 +173,7 @@ def batch() -> None:
 def nothing_back() -> None:
     """Rank 0 gives, the others give nothing; a ring of gifts."""
     with PeerGroup() as group:
-        mine = filled(RANK, 1, device)
-        torch.cuda.synchronize()
+        mine = ready(RANK, 1)
         theirs = group.exchange(dict.fromkeys(OTHERS, mine if RANK == 0 else None))
         tell(from_zero=[None if theirs[peer] is None else value(theirs[peer]) for peer in OTHERS])
         given = {RIGHT: mine, LEFT: None} if WORLD > 2 else {RIGHT: mine}
@@ -178,15 +183,11 @@ def nothing_back() -> None:
 
 def orders() -> None:
     """Three ranks, whose calls name different ranks and come in different orders."""
-    mine = filled(RANK, 1, device)
-    torch.cuda.synchronize()
-    calls_of_ranks = {
-        "pairs": [[[1, 2]], [[0], [2]], [[1], [0]]],
-        "again": [[[1, 2], [2]], [[0, 2]], [[0], [0], [1]]],
-    }
+    mine = ready(RANK, 1)
+    pairs, again = [[[1, 2]], [[0], [2]], [[1], [0]]], [[[1, 2], [2]], [[0, 2]], [[0], [0], [1]]]
     with PeerGroup(timeout=20.0) as group:
         group.exchange(dict.fromkeys(OTHERS))  # all are connected from then on
-        for name, calls_of_rank in calls_of_ranks.items():
+        for name, calls_of_rank in {"pairs": pairs, "again": again}.items():
             got = [group.exchange(dict.fromkeys(peers, mine)) for peers in calls_of_rank[RANK]]
             tell(**{name: [[peer, value(one)] for results in got for peer, one in results.items()]})
             meet()
@@ -293,8 +294,7 @@ def many_allocations() -> None:
 def freed_while_imported() -> None:
     """A tensor's owner drops it while a peer has a torch tensor on it: its memory stays until that is gone."""
     with PeerGroup() as group:
-        mine = filled(RANK + 1, 32, device)
-        torch.cuda.synchronize()
+        mine = ready(RANK + 1, 32)
         theirs = one_of(group.exchange({RIGHT: mine, LEFT: mine})[LEFT])
         kept = theirs.tensor[3:] if RANK else None
         address = mine.data_ptr()
@@ -322,16 +322,12 @@ def freed_while_imported() -> None:
 def release() -> None:
     """An owner asks for its tensor though it keeps it, and shares it again later."""
     with PeerGroup() as group:
-        mine = filled(RANK + 1, 32, device)
-        torch.cuda.synchronize()
+        mine = ready(RANK + 1, 32)
         theirs = one_of(group.exchange({RIGHT: mine, LEFT: mine})[LEFT])
         before = value(theirs)
         meet()
         tell(released=[group.release(mine), group.release(mine)], before=before)
-        tell(
-            returned=all_returned(group, NEIGHBOURS),
-            gone=said(theirs.get),
-        )
+        tell(returned=all_returned(group, NEIGHBOURS), gone=said(theirs.get))
         meet()
         tell(again=value(group.exchange({RIGHT: mine, LEFT: mine})[LEFT]))
         meet()
@@ -339,8 +335,7 @@ def release() -> None:
 
 def two_groups() -> None:
     """Two groups of peers share what is mapped; when one is closed, the other's tensors can be used."""
-    mine = filled(RANK + 1, 4, device)
-    torch.cuda.synchronize()
+    mine = ready(RANK + 1, 4)
     with PeerGroup() as second:
         with PeerGroup() as first:
             one, two = (one_of(each.exchange({RIGHT: mine, LEFT: mine})[LEFT]) for each in (first, second))
@@ -354,8 +349,7 @@ def two_groups() -> None:
 def cost() -> None:
     """How long an exchange takes that repeats the last one; not a measurement, only a guard."""
     with PeerGroup() as group:
-        mine = filled(RANK + 1, 2, device)
-        torch.cuda.synchronize()
+        mine = ready(RANK + 1, 2)
         given = {RIGHT: mine, LEFT: mine}
         first = one_of(group.exchange(given)[LEFT]).tensor.data_ptr()
         same = all(one_of(group.exchange(given)[LEFT]).tensor.data_ptr() == first for _ in range(200))
@@ -388,8 +382,7 @@ def turns(group: PeerGroup, box: torch.Tensor, there: PeerTensor, count: int, ba
 def semaphores() -> None:
     """Puts and gets that only streams order: no rank waits on the host."""
     with PeerGroup() as group:
-        box = filled(-1, 1, device)
-        torch.cuda.synchronize()
+        box = ready(-1, 1)
         there = one_of(group.exchange({RIGHT: box, LEFT: box}, writable=True)[RIGHT])
         tell(put=turns(group, box, there, 8, 100))
         mine = filled(0, 1, device)
@@ -413,8 +406,7 @@ def captured() -> None:
         there = one_of(group.exchange({RIGHT: box, LEFT: box}, writable=True)[RIGHT])
         outside = turns(group, box, there, 2, 50)
         graph = torch.cuda.CUDAGraph()
-        large = filled(RANK, 32, device)
-        torch.cuda.synchronize()
+        large = ready(RANK, 32)
         with torch.cuda.graph(graph):
             new = group.exchange({RIGHT: large, LEFT: large})[LEFT]  # maps a segment, which is no part of the graph
             group.signal(LEFT)
@@ -456,8 +448,7 @@ def polled_in_capture() -> None:
 def cut_off() -> None:
     """The last rank is killed while streams of the others wait for it, and tensors of it are in use."""
     group = PeerGroup()
-    box = filled(RANK, 1, device)
-    torch.cuda.synchronize()
+    box = ready(RANK, 1)
     theirs = group.exchange(dict.fromkeys(OTHERS, box))
     meet()
     victim = WORLD - 1
@@ -505,8 +496,7 @@ def never_comes() -> None:
         texts[name] = said(attempt)
         seconds.append(time.monotonic() - begin)
 
-    mine = filled(RANK, 1, device)
-    torch.cuda.synchronize()
+    mine = ready(RANK, 1)
     if RANK == 0:
         group = PeerGroup(timeout=0.5)
         timed("no_group", lambda: group.exchange(dict.fromkeys(OTHERS, mine)))
@@ -521,8 +511,7 @@ def never_comes() -> None:
     tell(values=[value(one) for one in group.exchange(dict.fromkeys(OTHERS, mine)).values()])
     dist.barrier()
     group._peers.timeout = 0.5
-    stale = filled(77, 1, device)
-    torch.cuda.synchronize()
+    stale = ready(77, 1)
     if RANK == 0:
         timed("no_exchange", lambda: group.exchange(dict.fromkeys(OTHERS, stale)))
     dist.barrier()
@@ -539,8 +528,7 @@ def never_comes() -> None:
         for name in ("no_repeat", "no_repeat_again"):
             timed(name, lambda: group.exchange(dict.fromkeys(OTHERS, mine)))
     dist.barrier()
-    other = filled(50 + RANK, 1, device)
-    torch.cuda.synchronize()
+    other = ready(50 + RANK, 1)
     repeated = [said(lambda: group.exchange({0: mine})) for _ in range(2)] if RANK else []
     dist.barrier()
     group._peers.timeout = 20.0
@@ -553,8 +541,7 @@ def never_comes() -> None:
 def forked() -> None:
     """A child of a process that has peers: one line if it uses them, and the parent goes on."""
     group = PeerGroup()
-    mine = filled(RANK, 1, device)
-    torch.cuda.synchronize()
+    mine = ready(RANK, 1)
     theirs = group.exchange(dict.fromkeys(OTHERS, mine))
     meet()
     sys.stdout.flush()
@@ -565,9 +552,8 @@ def forked() -> None:
         group.close()
         links = [peer.link.fileno() for peer in group._peers.by_rank.values()]
         tell(child={"texts": texts, "links": links})
-        time.sleep(
-            30 if RANK else 0.2
-        )  # that of rank 1 outlives its parent: its peers see the parent's end all the same
+        # That of rank 1 outlives its parent: its peers see the parent's end all the same.
+        time.sleep(30 if RANK else 0.2)
         os._exit(0)
     values = [value(one) for one in group.exchange(dict.fromkeys(OTHERS, mine)).values()]
     tell(values=values, children=child)
@@ -583,8 +569,7 @@ def forked() -> None:
 def namespace() -> None:
     """Rank 1 lives in a pid namespace of its own, as in a container of its own."""
     group = PeerGroup(timeout=5.0)
-    mine = filled(RANK, 1, device)
-    torch.cuda.synchronize()
+    mine = ready(RANK, 1)
     begin = time.monotonic()
     text = said(lambda: group.exchange(dict.fromkeys(OTHERS, mine)))
     tell(pid=os.getpid(), text=text, seconds=time.monotonic() - begin)

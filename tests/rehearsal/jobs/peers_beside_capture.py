@@ -1,8 +1,6 @@
 """Memory of a peer is unmapped while another thread of this process captures a stream."""
 
 import sys
-import threading
-import time
 
 import torch
 import torch.distributed as dist
@@ -10,10 +8,9 @@ import tracehook
 from tracehook.ipc import PeerGroup, PeerTensor
 from tracehook.ipc.tables import IMPORTS
 
-from common import RANK, capture_beside, filled, start, tell
+from common import RANK, captured_beside, filled, start, tell, until
 
 OTHER = 1 - RANK
-PATIENCE = 10  # seconds
 
 
 def born() -> torch.Tensor:
@@ -32,6 +29,12 @@ def meet() -> None:
     torch.cuda.synchronize()
 
 
+def has_unmapped() -> bool:
+    """Do what the other rank wants; tell whether that was to unmap."""
+    group.poll()
+    return IMPORTS.mapped() != before
+
+
 device = start()
 with PeerGroup() as group:
     mine = born()
@@ -41,18 +44,10 @@ with PeerGroup() as group:
     copied = theirs.get()
     tell(value=float(copied[0].cpu()))
     before = IMPORTS.mapped()
-    began, end = threading.Event(), threading.Event()
-    thread = threading.Thread(target=capture_beside, args=(device, began, end))
     meet()
-    thread.start()
-    began.wait()
-    del mine, theirs  # each rank wants its own memory back, and the other one unmaps it
-    deadline = time.monotonic() + PATIENCE
-    while IMPORTS.mapped() == before and time.monotonic() < deadline:
-        group.poll()
-        time.sleep(0.002)
-    tell(unmapped=before - IMPORTS.mapped())
-    end.set()
-    thread.join()
+    with captured_beside(device):
+        del mine, theirs  # each rank wants its own memory back, and the other one unmaps it
+        until(has_unmapped, 10)
+        tell(unmapped=before - IMPORTS.mapped())
     meet()
 dist.destroy_process_group()

@@ -6,8 +6,6 @@ Each rank's device takes its own time, drawn from the seed and the rank; the pro
 import ctypes
 import random
 import sys
-import threading
-import time
 from collections.abc import Iterator
 
 import torch
@@ -15,7 +13,7 @@ import torch.distributed as dist
 import tracehook
 from tracehook import _core
 
-from common import RANK, WORLD, must, start, tell
+from common import RANK, WORLD, must, passed_on, start, tell, together, until
 
 CASE, SEED = sys.argv[1], int(sys.argv[2])
 ROUNDS, LONG = 12, 12_000_000  # LONG: longer than a scope waits
@@ -81,14 +79,7 @@ def sends() -> None:
             tensor = made(rows)
         reduced(tensor)
         busy(torch.cuda.current_stream())
-        received = torch.empty_like(tensor)
-        for work in dist.batch_isend_irecv(
-            [
-                dist.P2POp(dist.isend, tensor, (RANK + 1) % WORLD),
-                dist.P2POp(dist.irecv, received, (RANK - 1) % WORLD),
-            ]
-        ):
-            work.wait()
+        passed_on(tensor)
         if program.random() < 0.5:
             tensor.record_stream(side)
             busy(side)
@@ -130,9 +121,7 @@ def other_thread() -> None:
             held = [made(rows)]
         reduced(held[0])
         used_beside(held[0])
-        thread = threading.Thread(target=held.clear)
-        thread.start()
-        thread.join()
+        together(held.clear)
 
 
 def nested() -> None:
@@ -199,10 +188,7 @@ def own_events() -> None:
             del tensor
             event = torch.Event(device)
             event.record(side)
-            deadline = time.monotonic() + 20
-            while not event.query() and time.monotonic() < deadline:
-                time.sleep(0.001)
-            answered.append(event.query())
+            answered.append(until(event.query, 20))
     tell(answered=answered)
 
 
@@ -216,22 +202,7 @@ def stuck() -> None:
         del tensor
 
 
-{
-    each.__name__: each
-    for each in (
-        side_stream,
-        sends,
-        asynchronous,
-        inside,
-        other_thread,
-        nested,
-        equal,
-        beside_a_pool,
-        calls,
-        own_events,
-        stuck,
-    )
-}[CASE]()
+globals()[CASE]()
 tell(places=places, distinct=len({tuple(place) for place in places}))
 if CASE != "beside_a_pool":
     torch.cuda.synchronize()

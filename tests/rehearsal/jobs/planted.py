@@ -13,13 +13,12 @@ import sys
 import threading
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import tracehook
 
-from common import RANK, WORLD, filled, start
+from common import RANK, WORLD, filled, start, started
 
 FAULT, WHO, WHEN = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 STEPS = 6
@@ -45,7 +44,7 @@ for kind, each in members.items():
         if RANK in ranks:
             groups[kind] = made
 tensors = {name: filled(RANK, SIZE, device) for name in ("layer", "gradient", "loss", "passed")}
-Path(os.environ["TEST_STORE"]).with_name(f"started {RANK}").touch()
+started()
 
 
 def fails_now(step: int, *faults: str) -> bool:
@@ -54,7 +53,6 @@ def fails_now(step: int, *faults: str) -> bool:
 
 
 def end_somehow() -> None:
-    """End this rank in the way that is planted."""
     match FAULT:
         case "exception":
             raise RuntimeError(f"user bug on rank {RANK}")
@@ -73,7 +71,6 @@ def end_somehow() -> None:
 
 
 def layer(step: int, number: int) -> None:
-    """One layer of tensor parallelism."""
     if number == 1 and fails_now(step, "skip"):
         return
     if number == 1 and fails_now(step, "operation"):
@@ -106,7 +103,6 @@ def scopes(step: int) -> None:
 
 
 def train(step: int) -> None:
-    """One step."""
     if step == WHEN and SHORT is not None:
         for group in (dist.group.WORLD, *groups.values()):
             group.set_timeout(timedelta(seconds=float(SHORT)))

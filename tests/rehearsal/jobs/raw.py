@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -171,3 +172,13 @@ class Group:
     def abort(self) -> None:
         """End the communicator without the others."""
         must(nccl.ncclCommAbort(self.comm))
+
+    def abort_soon_after(self, call: str) -> None:
+        """Let a thread abort it 0.3 s after this rank's first such call, which waits for the other rank by then."""
+
+        def wait_and_abort() -> None:
+            until(lambda: nccl.emu_nccl_call_count(call.encode()) > 0)
+            time.sleep(0.3)
+            self.abort()
+
+        threading.Thread(target=wait_and_abort).start()

@@ -1,40 +1,168 @@
-"""Calls that gain by registered memory, and calls that do not, in memory that other processes can map."""
+"""Calls that gain by registered memory, and calls that do not. Argument: the case, and what it takes.
+
+Without an argument they are made in memory that other processes can map.
+"""
+
+import ctypes
+import os
+import sys
 
 import torch
 import torch.distributed as dist
 import tracehook
 
-from common import MB, RANK, WORLD, filled, nccl_calls, start, tell
+from common import MB, RANK, WORLD, filled, must, nccl_calls, passed_on, start, tell
 
 device = start()
-small = filled(RANK + 1, 1, device)
-dist.all_reduce(small)
-gathered = torch.empty(WORLD * MB // 4, device=device)
-dist.all_gather_into_tensor(gathered, small)  # too small to gain
-tell(after_small=nccl_calls("ncclCommRegister"))
 
-part = filled(RANK + 1, 16, device)
-whole = torch.zeros(WORLD * 16 * MB // 4, device=device)
-dist.all_gather_into_tensor(whole, part)
-tell(gathered=whole.cpu()[:: 16 * MB // 4].tolist(), after_gather=nccl_calls("ncclCommRegister"))
-own = whole[RANK * 16 * MB // 4 : (RANK + 1) * 16 * MB // 4]
-own.copy_(filled(RANK + 7, 16, device))
-dist.all_gather_into_tensor(whole, own)  # in place
-tell(in_place=whole.cpu()[:: 16 * MB // 4].tolist())
 
-block = filled(RANK + 1, 40, device)
-got = torch.zeros_like(block)
-after, before = (RANK + 1) % WORLD, (RANK - 1) % WORLD
-if WORLD > 1:
-    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, block, after), dist.P2POp(dist.irecv, got, before)]):
-        work.wait()
-    tell(sent=got.cpu()[[0, -1]].tolist())
-tell(status=tracehook.status(), registration=tracehook.explain(whole).registration)
-held = nccl_calls("ncclCommRegister") - nccl_calls("ncclCommDeregister")
-del whole, own, block, got
-torch.cuda.empty_cache()
-tell(held=held, left=nccl_calls("ncclCommRegister") - nccl_calls("ncclCommDeregister"))
-free, total = torch.cuda.mem_get_info()
-tell(used=total - free)
+def zeros(size_mb: float) -> torch.Tensor:
+    return torch.zeros(int(size_mb * MB) // 4, device=device)
+
+
+def parts(whole: torch.Tensor) -> list[float]:
+    """Return the first element of each rank's part."""
+    return [part[0].item() for part in whole.cpu().chunk(WORLD)]
+
+
+def ends(tensor: torch.Tensor) -> list[float]:
+    return list(tensor.cpu()[[0, -1]].tolist())
+
+
+def registrations() -> int:
+    """Return how many there are now."""
+    return nccl_calls("ncclCommRegister") - nccl_calls("ncclCommDeregister")
+
+
+def gather_in_place(whole: torch.Tensor) -> list[float]:
+    """Gather what each rank writes into its own part."""
+    own = whole.chunk(WORLD)[RANK]
+    own.copy_(filled(RANK + 7, 16, device))
+    dist.all_gather_into_tensor(whole, own)
+    return parts(whole)
+
+
+def calls() -> None:
+    """A small gather, a large one, the same in place, and a transfer."""
+    small = filled(RANK + 1, 1, device)
+    dist.all_reduce(small)
+    gathered = torch.empty(WORLD * MB // 4, device=device)
+    dist.all_gather_into_tensor(gathered, small)  # too small to gain
+    tell(after_small=nccl_calls("ncclCommRegister"))
+    part, whole = filled(RANK + 1, 16, device), zeros(WORLD * 16)
+    dist.all_gather_into_tensor(whole, part)
+    tell(gathered=parts(whole), after_gather=nccl_calls("ncclCommRegister"))
+    tell(in_place=gather_in_place(whole))
+    block = filled(RANK + 1, 40, device)
+    got = passed_on(block) if WORLD > 1 else torch.zeros_like(block)
+    tell(sent=ends(got), status=tracehook.status(), registration=tracehook.explain(whole).registration)
+    held = registrations()
+    del whole, block, got
+    torch.cuda.empty_cache()
+    tell(held=held, left=registrations())
+    free, total = torch.cuda.mem_get_info()
+    tell(used=total - free)
+
+
+def sent_then_gathered() -> None:
+    """One tensor is sent first, and gathered into next; the order of the ranks' segments is the program's."""
+    tell(graph_register=os.environ.get("NCCL_GRAPH_REGISTER"))
+    whole = filled(RANK + 1, WORLD * 16, device)
+    got = passed_on(whole)
+    tell(received=parts(got), gathered=gather_in_place(got))  # in the segment that a message used
+    del whole, got
+    torch.cuda.empty_cache()
+    tell(left=registrations())
+
+
+def sent_from_scope(size_mb: str) -> None:
+    """A tensor of a scope is sent, and broadcast, to a rank whose buffer is ordinary memory."""
+    with tracehook.symmetric():
+        source = zeros(int(size_mb))
+    source.copy_(filled(3, int(size_mb), device))
+    target = torch.zeros_like(source)
+    if RANK == 0:
+        dist.send(source, 1)
+    elif RANK == 1:
+        dist.recv(target, 0)
+        tell(received=ends(target))
+        target.zero_()
+    dist.broadcast(source if RANK == 0 else target, 0)
+    if RANK == 1:
+        tell(broadcast=ends(target))
+
+
+def exchanged_from_scope(size_mb: str, what: str) -> None:
+    """A tensor of a scope is exchanged for one of ordinary memory: as what is sent, or as what is received."""
+    with tracehook.symmetric():
+        ours = zeros(int(size_mb))
+    ordinary = torch.empty_like(ours)
+    source, target = (ours, ordinary) if what == "sent" else (ordinary, ours)
+    source.copy_(torch.cat([filled(10 * RANK + part, int(size_mb) / WORLD, "cpu") for part in range(WORLD)]))
+    dist.all_to_all_single(target, source)
+    tell(received=parts(target))
+
+
+def switched() -> None:
+    """Gathers with tracehook on, off and on again."""
+
+    def held() -> int:
+        return sum(row["held"] for row in tracehook.status()["communicators"])
+
+    part, whole = filled(RANK + 1, 16, device), zeros(WORLD * 16)
+    dist.all_gather_into_tensor(whole, part)
+    tell(on=held())
+    torch.cuda.synchronize()
+    tracehook.disable()
+    tell(off=held())
+    dist.all_gather_into_tensor(whole, part)
+    tell(still_off=held())
+    tracehook.enable()
+    dist.all_gather_into_tensor(whole, part)
+    tell(on_again=held(), sums=parts(whole))
+
+
+def foreign_memory() -> None:
+    """A gather into memory that the program got from cudaMalloc itself."""
+    nbytes = WORLD * 16 * MB
+    pointer = ctypes.c_void_p()
+    must(ctypes.CDLL(None).cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(nbytes)))
+    storage = torch._C._construct_storage_from_data_pointer(pointer.value, device, nbytes)
+    whole = torch.empty(0, device=device).set_(storage, 0, (nbytes // 4,))
+    dist.all_gather_into_tensor(whole, filled(RANK + 1, 16, device))
+    tell(gathered=parts(whole))
+
+
+def captured() -> None:
+    """A gather in a graph."""
+    part, whole = filled(RANK + 1, 24, device), zeros(WORLD * 24)
+    dist.all_reduce(torch.zeros(1, device=device))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_gather_into_tensor(whole, part)
+    graph.replay()
+    torch.cuda.synchronize()
+    tell(gathered=parts(whole), variable=os.environ.get("NCCL_GRAPH_REGISTER"))
+
+
+def by_table() -> None:
+    """How many registrations each gather and a transfer made. A tuning table may say which calls gain."""
+    made: dict[str, object] = {}
+    for size in (1, 2, 4):  # MiB of the output
+        part, whole = filled(RANK + 1, size / 2, device), zeros(size)
+        before = nccl_calls("ncclCommRegister")
+        dist.all_gather_into_tensor(whole, part)
+        made |= {f"gathered {size}": nccl_calls("ncclCommRegister") - before, f"values {size}": parts(whole)}
+        told = tracehook.explain(whole, dist.group.WORLD).registration
+        del part, whole
+        torch.cuda.empty_cache()
+    given = filled(RANK + 1, 40, device)
+    before = nccl_calls("ncclCommRegister")
+    got = passed_on(given)
+    made |= {"sent 40": nccl_calls("ncclCommRegister") - before, "sent": ends(got)[0] + RANK}
+    tell(made=made, told=told)
+
+
+case, *more = sys.argv[1:] or ["calls"]
+globals()[case](*more)
 dist.destroy_process_group()
-tell(end="reached")

@@ -3,7 +3,6 @@
 import ctypes
 import os
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ import torch.distributed as dist
 import tracehook
 
 import raw
-from common import MB, RANK, WORLD, filled, tell
+from common import MB, RANK, WORLD, filled, raised, tell
 
 CASE = sys.argv[1]
 
@@ -23,15 +22,6 @@ def reduced(tensor: torch.Tensor, value: float) -> float:
     raw.must(group.all_reduce(tensor.data_ptr(), tensor.data_ptr(), tensor.numel()))
     torch.cuda.synchronize()
     return float(tensor[0].cpu())
-
-
-def refusal(act: Callable[..., object], *given: object, **named: object) -> str:
-    """Return what a call raises."""
-    try:
-        act(*given, **named)
-    except (RuntimeError, TypeError, ValueError) as problem:
-        return f"{type(problem).__name__}: {problem}"
-    return ""
 
 
 def forms() -> None:
@@ -79,15 +69,15 @@ def bad() -> None:
     """What is no communicator, has none yet, is not known, has ended, or comes with a group."""
     symmetric = tracehook.symmetric
     tell(
-        text=refusal(symmetric, communicator="tp"),
-        none=refusal(symmetric, communicator=ctypes.c_void_p()),
-        later=refusal(symmetric, communicator=SimpleNamespace(pynccl_comm=None)),
-        unknown=refusal(symmetric, communicator=4096),
-        both=refusal(symmetric, dist.group.WORLD, communicator=group.comm),
+        text=raised(symmetric, communicator="tp"),
+        none=raised(symmetric, communicator=ctypes.c_void_p()),
+        later=raised(symmetric, communicator=SimpleNamespace(pynccl_comm=None)),
+        unknown=raised(symmetric, communicator=4096),
+        both=raised(symmetric, dist.group.WORLD, communicator=group.comm),
     )
     scope = symmetric(communicator=group.comm)
     raw.must(raw.nccl.ncclCommAbort(group.comm))
-    tell(ended=refusal(symmetric, communicator=group.comm), entered=refusal(enter, scope))
+    tell(ended=raised(symmetric, communicator=group.comm), entered=raised(enter, scope))
 
 
 def enter(scope: AbstractContextManager[None]) -> None:
@@ -106,14 +96,14 @@ def reserved() -> None:
             small = [torch.empty(MB // 8, device="cuda") for _ in range(4)]
         tell(sum=reduced(large, RANK + 1.0), symmetric=tracehook.is_symmetric(small[-1], communicator=group.comm))
     tell(before=before, after=tracehook.status()["windows"][0]["windows"])
-    tell(negative=refusal(tracehook.reserve, -1, communicator=group.comm))
+    tell(negative=raised(tracehook.reserve, -1, communicator=group.comm))
 
 
 torch.cuda.set_device(RANK)
 if CASE == "no_store":
     torch.empty(1, device="cuda")
     group = raw.Group()
-    tell(refused=refusal(tracehook.symmetric, communicator=group.comm))
+    tell(refused=raised(tracehook.symmetric, communicator=group.comm))
     store = dist.FileStore(os.environ["TEST_STORE"], WORLD)
     tracehook.use_store(store)
     CASE = "forms"
@@ -122,7 +112,7 @@ else:
     dist.init_process_group("gloo", store=store, rank=RANK, world_size=WORLD)
     torch.empty(1, device="cuda")
     group = raw.Group()
-tell(raised=refusal(globals()[CASE]))
+tell(raised=raised(globals()[CASE]))
 raw.meet("done")
 if CASE != "bad":
     raw.nccl.ncclCommAbort(group.comm)

@@ -12,7 +12,7 @@ import tracehook
 from torch.distributed import distributed_c10d
 from tracehook.agreement import handshake
 
-from common import MB, RANK, WORLD, filled, start, tell
+from common import MB, RANK, WORLD, filled, raised, start, tell
 
 CASE = sys.argv[1]
 LATE = 4.0  # seconds; SYMM_REGISTER_TIMEOUT is 1
@@ -27,7 +27,6 @@ def summed(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> floa
 
 
 def symmetric(group: dist.ProcessGroup | None = None, size: int = SIZE) -> torch.Tensor:
-    """Make a tensor of a scope."""
     with tracehook.symmetric(group):
         return torch.empty(size, device=device)
 
@@ -94,12 +93,7 @@ def settings() -> None:
 def versions() -> None:
     """The last rank has another version of tracehook."""
     began = time.monotonic()
-    try:
-        symmetric()
-        error = ""
-    except tracehook.RegistrationError as problem:
-        error = str(problem)
-    tell(error=error, seconds=time.monotonic() - began)
+    tell(error=raised(symmetric), seconds=time.monotonic() - began)
 
 
 def subgroup() -> None:
@@ -128,6 +122,29 @@ def two_launches() -> None:
     tell(sums=sums, symmetric=tracehook.is_symmetric(z, common))
 
 
+def premultiplied() -> None:
+    """Reductions with operators of the program, whose numbers NCCL makes up on each rank for itself."""
+    tensor, sums = filled(RANK + 1, 1, device), []
+    for factor in (2.0, 0.5, 4.0):
+        dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(factor))
+        sums.append(tensor.cpu()[0].item())
+    whole = torch.ones(4 << 10, device=device)
+    part = torch.empty(len(whole) // WORLD, device=device)
+    dist.reduce_scatter_tensor(part, whole, op=dist._make_nccl_premul_sum(3.0))
+    tell(sums=sums, part=part.cpu()[0].item())
+
+
+def simulated() -> None:
+    """A group of calls of which NCCL only estimates the time, and then a communicator that is real."""
+    tensor = filled(RANK + 1, 24, device)
+    dist.all_reduce(tensor)
+    with dist._time_estimator(device=device):
+        dist.all_reduce(tensor)
+    second = dist.new_group(list(range(WORLD)))
+    dist.all_reduce(tensor, group=second)
+    tell(held=[row["held"] for row in tracehook.status()["communicators"]])
+
+
 def joined() -> dist.ProcessGroup:
     """Make a group over a store of its own, whose ranks are those of all launches."""
     own = dist.FileStore(os.environ["TEST_STORE"] + "-common", WORLD)
@@ -145,13 +162,8 @@ def joined() -> dist.ProcessGroup:
 
 
 if CASE == "settings":
-    os.environ.update(
-        {
-            name.removeprefix(f"RANK{RANK}_"): value
-            for name, value in os.environ.items()
-            if name.startswith(f"RANK{RANK}_")
-        }
-    )
+    own = f"RANK{RANK}_"
+    os.environ |= {name.removeprefix(own): value for name, value in os.environ.items() if name.startswith(own)}
     tracehook.enable()
 if CASE in ("versions", "formats") and RANK == WORLD - 1:
     if CASE == "versions":

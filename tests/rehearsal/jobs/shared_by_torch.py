@@ -5,23 +5,11 @@ import sys
 import torch
 import torch.distributed as dist
 
-from common import tell
+from common import tell, tensor_at
 from driver import Link, Other, cuda, exported, extent, left, mapped, must, retained, taken, unmapped
 from opened_memory import close_memory, handle_of, opened
 
 COUNT = 1 << 20
-
-
-class Foreign:
-    """Memory at an address, as torch takes it."""
-
-    def __init__(self, address: int) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": (COUNT,),
-            "typestr": "<f4",
-            "data": (address, False),
-            "version": 3,
-        }
 
 
 def on_device(value: float) -> torch.Tensor:
@@ -30,7 +18,7 @@ def on_device(value: float) -> torch.Tensor:
 
 def use(address: int) -> list[object]:
     """Read another process's tensor and write to it, on a stream of our own; return what was there."""
-    theirs = torch.as_tensor(Foreign(address), device="cuda:1")
+    theirs = tensor_at(address, COUNT, "cuda:1")
     copied = torch.empty_like(theirs)
     stream = torch.cuda.Stream(device=1)
     with torch.cuda.stream(stream):

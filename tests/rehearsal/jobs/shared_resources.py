@@ -1,13 +1,12 @@
 """A child of a communicator takes part in a collective while another thread is in a call on the parent."""
 
 import sys
-import threading
 import time
 
 import torch
 import torch.distributed as dist
 
-from common import RANK, filled, nccl_calls, start, tell
+from common import RANK, beside, filled, nccl_calls, start, tell, until
 
 device = start()
 tensor = filled(1, 4, device)
@@ -27,14 +26,11 @@ def slow() -> None:
 
 if RANK == 0:
     before = nccl_calls("ncclAllGather")
-    started = time.monotonic()
-    thread = threading.Thread(target=slow)
-    thread.start()
-    while nccl_calls("ncclAllGather") == before:
-        time.sleep(0.001)
-    child.allreduce([tensor])
-    tell(seconds=time.monotonic() - started)
-    thread.join()
+    began = time.monotonic()
+    with beside(slow):
+        until(lambda: nccl_calls("ncclAllGather") > before)
+        child.allreduce([tensor])
+        tell(seconds=time.monotonic() - began)
 else:
     slow()
     if child is not parent:

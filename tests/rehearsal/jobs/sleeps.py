@@ -23,7 +23,6 @@ LARGE = 24 * MB // 4  # elements of a tensor that has a segment of its own
 
 
 def library() -> str:
-    """Return the library's path."""
     if sys.argv[1] != "compile":
         return sys.argv[1]
     made = f"{tempfile.mkdtemp()}/libsleeper.so"
@@ -79,7 +78,6 @@ def use(tensor: torch.Tensor, gathered: torch.Tensor) -> None:
 
 
 def free_memory() -> int:
-    """Return how many bytes the device has free."""
     torch.cuda.synchronize()
     return int(torch.cuda.mem_get_info()[0])
 

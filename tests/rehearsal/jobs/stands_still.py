@@ -12,21 +12,15 @@ import torch
 import torch.distributed as dist
 import tracehook
 
-from common import MB, made_by_hand, nccl_calls, start, tell
+from common import MB, made_by_hand, nccl_calls, start, tell, until
 from symmetric_tools import empty, symmetric
 
 
-def threads(*acts: Callable[[], object]) -> list[threading.Thread]:
-    """Start a thread for each act, which may be stuck until the hang is over."""
-    started = [threading.Thread(target=act, name=act.__name__) for act in acts]
-    for thread in started:
-        thread.start()
-    return started
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    while not true():
-        time.sleep(0.01)
+def thread_of(act: Callable[[], object], name: str | None = None) -> threading.Thread:
+    """Start a thread, which may be stuck until the hang is over."""
+    thread = threading.Thread(target=act, name=name)
+    thread.start()
+    return thread
 
 
 HANG = float(sys.argv[2])
@@ -62,8 +56,8 @@ def collective() -> None:
 def free() -> None:
     global segment
     before = nccl_calls("ncclAllReduce")
-    threads(collective)
-    wait_until(lambda: nccl_calls("ncclAllReduce") > before)
+    thread_of(collective)
+    until(lambda: nccl_calls("ncclAllReduce") > before)
     del segment
     torch.cuda.empty_cache()
 
@@ -71,7 +65,7 @@ def free() -> None:
 def allocate() -> None:
     # torch frees no segment while a scope is open, so another thread's end of a scope needs another hang.
     global began
-    waiting.extend(threads(stays))
+    waiting.append(thread_of(stays))
     entered.wait()
     with tracehook.symmetric(group):
         began = time.monotonic()
@@ -79,36 +73,10 @@ def allocate() -> None:
         over.set()
 
 
-def leave_scope() -> None:
-    leave.set()
-
-
-def scope() -> None:
-    with tracehook.symmetric(group):
-        pass
-
-
-def second_scope() -> None:
-    with tracehook.symmetric(group):
-        pass
-
-
-def scope_of_graphs() -> None:
-    with tracehook.symmetric(group, graph=True):
-        pass
-
-
-def scope_of_two_groups() -> None:
-    with tracehook.symmetric([group, dist.group.WORLD]):
-        empty(1)
-
-
-def status() -> None:
-    tracehook.status()
-
-
-def is_symmetric() -> None:
-    tracehook.is_symmetric(ours, group)
+def enter(groups: object, graph: bool = False, allocates: bool = False) -> None:
+    with tracehook.symmetric(groups, graph=graph):
+        if allocates:
+            empty(1)
 
 
 def explain() -> None:
@@ -116,61 +84,32 @@ def explain() -> None:
     tracehook.explain(ordinary)
 
 
-def new_group() -> None:
-    other = dist.new_group([0], device_id=device)
-    with tracehook.symmetric(other):
-        pass
-
-
-def sync() -> None:
-    tracehook.sync(group)
-
-
-def trim() -> None:
-    tracehook.trim(group)
-
-
-def detach() -> None:
-    tracehook.detach_communicator(communicator.value or 0)
-
-
-def detach_what_hangs() -> None:
-    tracehook.detach_communicator(of_torch)
-
-
-def disable() -> None:
-    tracehook.disable()
-
-
-def enable() -> None:
-    tracehook.enable()
-
-
+ACTS: dict[str, Callable[[], object]] = {
+    "leave_scope": leave.set,
+    "scope": lambda: enter(group),
+    "second_scope": lambda: enter(group),
+    "scope_of_graphs": lambda: enter(group, graph=True),
+    "scope_of_two_groups": lambda: enter([group, dist.group.WORLD], allocates=True),
+    "is_symmetric": lambda: tracehook.is_symmetric(ours, group),
+    "explain": explain,
+    "new_group": lambda: enter(dist.new_group([0], device_id=device)),
+    "sync": lambda: tracehook.sync(group),
+    "trim": lambda: tracehook.trim(group),
+    "detach": lambda: tracehook.detach_communicator(communicator.value or 0),
+    "detach_what_hangs": lambda: tracehook.detach_communicator(of_torch),
+    "status": tracehook.status,
+    "disable": tracehook.disable,
+    "enable": tracehook.enable,
+}
 waiting: list[threading.Thread] = []
-waiting += threads(free if sys.argv[1] == "free" else allocate)
-wait_until(lambda: began < float("inf"))
+waiting.append(thread_of(free if sys.argv[1] == "free" else allocate))
+until(lambda: began < float("inf"))
 time.sleep(0.5)
 hangs = {}
-for act in (
-    leave_scope,
-    scope,
-    second_scope,
-    scope_of_graphs,
-    scope_of_two_groups,
-    is_symmetric,
-    explain,
-    new_group,
-    sync,
-    trim,
-    detach,
-    detach_what_hangs,
-    status,
-    disable,
-    enable,
-):
-    waiting += threads(act)
+for name, act in ACTS.items():
+    waiting.append(thread_of(act, name))
     time.sleep(0.1)
-    hangs[act.__name__] = not over.is_set() and time.monotonic() < began + HANG
+    hangs[name] = not over.is_set() and time.monotonic() < began + HANG
 (asks,) = [thread for thread in waiting if thread.name == "status"]
 asks.join(began + HANG - time.monotonic())
 tell(hangs=hangs, status_waits=asks.is_alive() or time.monotonic() > began + HANG)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 import tracehook
 from tracehook.hook import groups
 
-from common import MB, RANK, WORLD, filled, nccl_calls, start, tell
+from common import MB, RANK, WORLD, filled, nccl_calls, raised, start, tell
 
 MEMORY = 1  # NCCL_SUSPEND_MEM
 device = start(waits=True)
@@ -100,7 +100,6 @@ def used() -> None:
     symmetric, ordinary = made(True), made(False)
     check([symmetric, ordinary], "before")
     assert nccl.ncclCommSuspend(communicator, MEMORY) == 0
-    said = {}
     acts: dict[str, Callable[[], object]] = {
         "window": lambda: dist.all_reduce(symmetric),
         "ordinary": lambda: dist.all_reduce(ordinary),
@@ -111,13 +110,7 @@ def used() -> None:
         "sync": tracehook.sync,
         "trim": tracehook.trim,
     }
-    for name, act in acts.items():
-        try:
-            act()
-            said[name] = ""
-        except (RuntimeError, dist.DistBackendError) as problem:
-            said[name] = str(problem)
-    tell(said=said, asleep=row()["suspended"])
+    tell(said={name: raised(act) for name, act in acts.items()}, asleep=row()["suspended"])
     assert nccl.ncclCommResume(communicator) == 0
     check([symmetric, ordinary, made(True)], "after")
     tell(wrong=wrong, awake=row()["suspended"])
@@ -152,15 +145,7 @@ def paused() -> None:
 def alone() -> None:
     """Pause on one rank: the other one goes on and waits for a window."""
     check([made(True)], "before")
-    try:
-        if RANK == 0:
-            tracehook.pause()
-        else:
-            tracehook.sync()
-        tell(said="")
-    except tracehook.RegistrationError as problem:
-        tell(said=f"{type(problem).__name__}: {problem}")
-    tell(asleep=row()["suspended"])
+    tell(said=raised(tracehook.pause if RANK == 0 else tracehook.sync), asleep=row()["suspended"])
     check([made(True)], "after")
     tell(wrong=wrong)
 

@@ -134,10 +134,7 @@ def whose_pool_in_a_capture() -> Facts:
 
     def captured() -> str:
         graph = torch.cuda.CUDAGraph()
-        with (
-            torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
-            tracehook.symmetric(group),
-        ):
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"), tracehook.symmetric(group):
             tensor = empty(4)
         kept.extend((graph, tensor))
         return tracehook.explain(tensor, group).reason

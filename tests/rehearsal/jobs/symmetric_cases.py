@@ -19,8 +19,8 @@ from symmetric_tools import (
     captured,
     caught,
     empty,
-    in_vain,
     meet,
+    one_after_the_other,
     reached,
     reduced,
     refill,
@@ -31,12 +31,16 @@ from symmetric_tools import (
 )
 
 
+def swapped(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Fill both; return the one that this rank takes, which is another one on rank 0."""
+    mine, other = (first, second) if RANK == 0 else (second, first)
+    refill(other, 100 * (RANK + 1))
+    return refill(mine, RANK + 1)
+
+
 def swapped_equal() -> None:
     """The ranks allocate two equal tensors in opposite order."""
-    first, second = two_in_one_scope(0, 0)
-    mine, other = (first, second) if RANK == 0 else (second, first)
-    refill(mine, RANK + 1)
-    refill(other, 100 * (RANK + 1))
+    mine = swapped(*two_in_one_scope(0, 0))
     tell(windows=windows())
     tell(sum=attempt(lambda: reduced(mine)))
 
@@ -53,23 +57,13 @@ def opposite_order() -> None:
 
 def missing_rank() -> None:
     """Only rank 0 enters the scope; the others come when it has given up."""
-    if RANK == 0:
-        with in_vain():
-            attempt(lambda: symmetric(1))
-    meet()
-    if RANK != 0:
-        attempt(lambda: symmetric(1))
+    one_after_the_other(RANK == 0, lambda: symmetric(1))
     tell(windows=windows())
 
 
 def missing_leader() -> None:
     """All but rank 0 enter the scope."""
-    if RANK != 0:
-        with in_vain():
-            attempt(lambda: symmetric(1))
-    meet()
-    if RANK == 0:
-        attempt(lambda: symmetric(1))
+    one_after_the_other(RANK != 0, lambda: symmetric(1))
     tell(windows=windows())
 
 
@@ -98,9 +92,7 @@ def swapped_when_known() -> None:
     first, second = two_in_one_scope(RANK + 1, RANK + 1)
     tell(before=[reduced(first), reduced(second)])
     tell(agreed=caught(tracehook.sync)[1])
-    mine, other = (first, second) if RANK == 0 else (second, first)
-    refill(mine, RANK + 1)
-    refill(other, 100 * (RANK + 1))
+    mine = swapped(first, second)
     dist.all_reduce(mine)
     torch.cuda.synchronize()
     tell(wrong=float(mine[0].cpu()))
@@ -109,10 +101,7 @@ def swapped_when_known() -> None:
 
 def swapped_unseen() -> None:
     """With SYMM_REGISTER_GUARD=off: the swap, and what it makes of the sum."""
-    first, second = two_in_one_scope(0, 0)
-    mine, other = (first, second) if RANK == 0 else (second, first)
-    refill(mine, RANK + 1)
-    refill(other, 100 * (RANK + 1))
+    mine = swapped(*two_in_one_scope(0, 0))
     dist.all_reduce(mine)
     torch.cuda.synchronize()
     tell(wrong=[float(mine[0].cpu()), float(mine[-1].cpu())])
@@ -122,12 +111,7 @@ def trim_alone() -> None:
     """Only rank 0 trims; the others come when it has given up."""
     kept, unused = symmetric(RANK + 1), symmetric(RANK + 1)
     del unused
-    if RANK == 0:
-        with in_vain():
-            attempt(tracehook.trim)
-    meet()
-    if RANK != 0:
-        attempt(tracehook.trim)
+    one_after_the_other(RANK == 0, tracehook.trim)
     tell(windows=windows(), sum=reduced(kept))
     tell(given_back=tracehook.trim(), left=windows())
 

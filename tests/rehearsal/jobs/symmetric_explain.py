@@ -9,7 +9,7 @@ import torch.distributed as dist
 import tracehook
 
 from common import MB, RANK, WORLD, start, tell
-from symmetric_tools import SIZE, caught, empty, in_vain, meet, symmetric
+from symmetric_tools import SIZE, caught, empty, one_after_the_other, symmetric
 
 answers: dict[str, object] = {}
 
@@ -44,12 +44,7 @@ def common() -> None:
 
     caught(lambda: make(SIZE * (2 + RANK)))
     ask("mismatch", kept[-1], group)
-    if RANK == 0:
-        with in_vain():
-            caught(lambda: make(5 * SIZE))
-    meet()
-    if RANK != 0:
-        caught(lambda: make(5 * SIZE))
+    one_after_the_other(RANK == 0, lambda: make(5 * SIZE))
     ask("timeout", kept[-1], group)
     with tracehook.symmetric():
         sized = empty(7 * SIZE)

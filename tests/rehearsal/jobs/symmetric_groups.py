@@ -29,7 +29,6 @@ def fill(tensor: torch.Tensor, value: float) -> torch.Tensor:
 
 
 def made(count: int, group: dist.ProcessGroup) -> torch.Tensor:
-    """Return a symmetric tensor."""
     with tracehook.symmetric(group):
         return torch.empty(count, device=device)
 

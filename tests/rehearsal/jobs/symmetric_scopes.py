@@ -4,7 +4,8 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from tracehook.symmetric_memory import public, state
 
-from common import MB, RANK, WORLD, filled, nccl_calls, start, tell
+from common import MB, RANK, WORLD, filled, nccl_calls, raised, start, tell, together
 from symmetric_tools import SIZE, caught, empty, meet, reduced, refill, symmetric, windows, works
 
 Facts = dict[str, Any]
@@ -100,15 +101,6 @@ def several_groups() -> Facts:
     }
 
 
-def at_once(work: Callable[[int], None], count: int) -> None:
-    """Run it on as many threads."""
-    workers = [threading.Thread(target=work, args=(index,)) for index in range(count)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-
-
 def threads() -> Facts:
     """A scope on each of four threads at once, each for a group of its own, again and again."""
     groups = [new_group() for _ in range(4)]
@@ -128,7 +120,7 @@ def threads() -> Facts:
         except Exception as problem:
             errors.append(f"{type(problem).__name__}: {problem}")
 
-    at_once(work, len(groups))
+    together(*(partial(work, index) for index in range(len(groups))))
     torch.cuda.synchronize()
     return {
         "errors": errors,
@@ -165,7 +157,7 @@ def threads_by_turns() -> Facts:
         except Exception as problem:
             errors.append(f"{type(problem).__name__}: {problem}")
 
-    at_once(work, len(groups))
+    together(partial(work, 0), partial(work, 1))
     return {"errors": errors, "sums": sums, "pools": sorted(row["pool"] for row in tracehook.status()["pools"])}
 
 
@@ -173,9 +165,7 @@ def other_thread() -> Facts:
     """While one thread is in a scope, what another one makes is ordinary memory."""
     found: list[torch.Tensor] = []
     with tracehook.symmetric():
-        worker = threading.Thread(target=lambda: found.append(torch.empty(SIZE * MB // 4, device=device)))
-        worker.start()
-        worker.join()
+        together(lambda: found.append(torch.empty(SIZE * MB // 4, device=device)))
         mine = empty()
     return {"symmetric": [tracehook.is_symmetric(mine), tracehook.is_symmetric(found[0])]}
 
@@ -203,12 +193,9 @@ def exception_in_inner() -> Facts:
     group = new_group()
     with tracehook.symmetric(group):
         first = empty()
-        try:
-            with tracehook.symmetric(group):
-                second = empty()
-                raise KeyError("on purpose")
-        except KeyError:
-            pass
+        with suppress(KeyError), tracehook.symmetric(group):
+            second = empty()
+            raise KeyError("on purpose")
     return {"symmetric": [tracehook.is_symmetric(tensor, group) for tensor in (first, second)]}
 
 
@@ -269,9 +256,7 @@ def generator() -> Facts:
     begun = batches()
     next(begun)
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(caught(begun.close)[1]))
-    thread.start()
-    thread.join()
+    together(lambda: found.append(caught(begun.close)[1]))
     state = _state()
     twice = caught(lambda: tracehook.symmetric(group).__exit__(None, None, None))[1]
     return {"error": found[0], "state": state, "twice": twice, "sum": reduced(symmetric(RANK + 1, group=group), group)}
@@ -463,21 +448,12 @@ def in_a_capture() -> Facts:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        errors = [caught_here(tracehook.sync), caught_here(tracehook.trim)]
+        errors = [raised(tracehook.sync), raised(tracehook.trim)]
         out.copy_(source)
         dist.all_reduce(out)
     graph.replay()
     torch.cuda.synchronize()
     return {"errors": errors, "sum": float(out[0].cpu())}
-
-
-def caught_here(act: Any) -> list[str] | None:
-    """Like `caught`, without waiting for the device."""
-    try:
-        act()
-    except Exception as problem:
-        return [type(problem).__name__, str(problem)]
-    return None
 
 
 def switched_off() -> Facts:

@@ -142,6 +142,16 @@ def in_vain() -> Iterator[None]:
         groups.timeout = before
 
 
+def one_after_the_other(early: bool, act: Callable[[], object]) -> None:
+    """Attempt it on the ranks that are early, in vain; then on the others, when these have given up."""
+    if early:
+        with in_vain():
+            attempt(act)
+    meet()
+    if not early:
+        attempt(act)
+
+
 def in_vain_once_agreed(group: dist.ProcessGroup | None = None) -> None:
     """Do so from when all ranks have agreed to register: one of them then waits inside NCCL."""
     if IN_VAIN is None:

@@ -21,30 +21,16 @@ OTHERS = {"ncclCommInitRank": 2}  # calls of that name before
 SIZE = int(os.environ.get("SPARE_MB", "64")) * MB
 FLOAT, SUM = 7, 0
 
+POINTER, INT, SIZE_T = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 nccl = ctypes.CDLL("libnccl.so.2")
-nccl.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
-nccl.ncclCommSplit.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
-nccl.ncclMemAlloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-nccl.ncclCommWindowRegister.argtypes = [
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_void_p,
-    ctypes.c_int,
-]
-nccl.ncclCommWindowDeregister.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-nccl.ncclAllReduce.argtypes = [
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-]
-nccl.ncclCommDestroy.argtypes = [ctypes.c_void_p]
-nccl.ncclCommAbort.argtypes = [ctypes.c_void_p]
-nccl.ncclMemFree.argtypes = [ctypes.c_void_p]
+nccl.ncclCommInitRank.argtypes = [POINTER, INT, UniqueId, INT]
+nccl.ncclCommSplit.argtypes = [POINTER, INT, INT, POINTER, POINTER]
+nccl.ncclMemAlloc.argtypes = [POINTER, SIZE_T]
+nccl.ncclCommWindowRegister.argtypes = [POINTER, POINTER, SIZE_T, POINTER, INT]
+nccl.ncclCommWindowDeregister.argtypes = [POINTER, POINTER]
+nccl.ncclAllReduce.argtypes = [POINTER, POINTER, SIZE_T, INT, INT, POINTER, POINTER]
+for name in ("ncclCommDestroy", "ncclCommAbort", "ncclMemFree"):
+    getattr(nccl, name).argtypes = [POINTER]
 
 unique, second = UniqueId(), UniqueId()
 for each in (unique, second):

@@ -2,31 +2,19 @@
 
 import os
 import sys
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm_mem
 import tracehook
 
-from common import MB, RANK, start, tell
+from common import MB, RANK, raised, start, tell
 
 device = start()
 if sys.argv[1] == "NCCL":  # else torch takes CUDA
     symm_mem.set_backend("NCCL")
 dist.all_reduce(torch.ones(4, device=device))
 group = dist.group.WORLD
-
-
-def tried(act: Callable[[], object]) -> str:
-    """Return what is raised, or nothing."""
-    try:
-        act()
-    except Exception as problem:
-        return f"{type(problem).__name__}: {problem}"
-    return ""
-
-
 a, b = (symm_mem.empty(MB, device=device) for _ in range(2))
 for named in [what for what in ("alike", "names", "shapes", "place", "late") if what in sys.argv]:
     # Rank 1 differs: the tensor of another name, another shape of the same bytes, another place, or no call at all.
@@ -37,13 +25,13 @@ for named in [what for what in ("alike", "names", "shapes", "place", "late") if 
     if other and named == "late":
         tell(late="")
     else:
-        tell(**{named: tried(lambda: tracehook.rendezvous(tensor, group, name=name))})  # noqa: B023
+        tell(**{named: raised(tracehook.rendezvous, tensor, group, name=name)})
 if "swapped" in sys.argv:
-    tell(swapped=tried(lambda: symm_mem.rendezvous(a if RANK == 0 else b, group)))
+    tell(swapped=raised(symm_mem.rendezvous, a if RANK == 0 else b, group))
 if "backend" in sys.argv:
-    tell(backend=tried(lambda: symm_mem.set_backend("NCCL")))
+    tell(backend=raised(symm_mem.set_backend, "NCCL"))
 if "uneven" in sys.argv:
     uneven = symm_mem.empty(MB * (1 + RANK), device=device)
-    tell(uneven=tried(lambda: symm_mem.rendezvous(uneven, group)))
+    tell(uneven=raised(symm_mem.rendezvous, uneven, group))
     os._exit(0)
 dist.destroy_process_group()

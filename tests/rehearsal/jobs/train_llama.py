@@ -43,7 +43,6 @@ def train(model: nn.Module, device: torch.device, first: int, count: int) -> lis
 
 
 def main(kind: str, compiles: bool) -> None:
-    """Train twice."""
     torch.set_num_threads(1)
     expected = train(new_model(), torch.device("cpu"), 0, BATCH)
     device = start()

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import tracehook
 from tracehook.symmetric_memory import registration_parity
 
-from common import RANK, start, tell
+from common import RANK, start, tell, until
 from symmetric_tools import meet, symmetric
 
 LAST = 2  # of three ranks
@@ -20,9 +20,7 @@ TELLS = 6.0  # seconds, after the time in which all ranks may change alike, unti
 def wait_to_hear() -> None:
     """Return when all ranks but the last one have logged that one differs, and some looks later."""
     log = Path(str(tracehook.status()["log"]))
-    deadline = time.monotonic() + PATIENCE
-    while RANK != LAST and '"communicator.uneven"' not in log.read_text() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: RANK == LAST or '"communicator.uneven"' in log.read_text(), PATIENCE)
     meet(2 * PATIENCE)
     time.sleep(2.5)  # for what nobody is to say
 

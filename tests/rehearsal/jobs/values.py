@@ -8,8 +8,9 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from common import RANK, start, tell
+from common import RANK, raised, start, tell
 
 
 def seen() -> None:
@@ -64,6 +65,20 @@ def attention() -> None:
         # Of values that are all one, the output is what the weights sum to, and so is the gradient of the values.
         worst[str(dtype)] = [(out.float().sum() - gradient.float().sum()).abs().item(), out.float().std().item()]
     tell(worst=worst)
+
+
+def choice_of_attention() -> None:
+    """Attention by the kernels that a program names, cuDNN's before others, or alone."""
+    torch.manual_seed(0)
+    host = torch.randn(3, 2, 4, 8, 16, dtype=torch.bfloat16)  # query, key and value of 2 x 4 heads, 8 tokens
+    inputs, attend = host.cuda().requires_grad_(), functional.scaled_dot_product_attention
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], set_priority=True):
+        out = attend(inputs[0], inputs[1], inputs[2], is_causal=True)
+    out.sum().backward()
+    difference = out.detach().cpu() - attend(host[0], host[1], host[2], is_causal=True)
+    tell(differs=difference.abs().max().item(), gradient=inputs.grad.isfinite().all().item())
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        tell(alone=raised(attend, *inputs))
 
 
 def modules() -> None:

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 
-from raw import DOUBLE, MAX, RANK, Group, allocate, cuda, meet, must, nccl, read, tell, until, write
+from raw import DOUBLE, MAX, RANK, Group, allocate, cuda, meet, must, nccl, read, tell, write
 
 group = Group()
 LAST = 1023  # of the elements of an operation: the last rank's share
@@ -96,17 +96,10 @@ def one_rank_only() -> None:
     meet("end")
 
 
-def abort_when_registering() -> None:
-    """Abort 0.3 s after this rank's call: it waits for the other rank by then."""
-    until(lambda: nccl.emu_nccl_call_count(b"ncclCommWindowRegister") > 0)
-    time.sleep(0.3)
-    group.abort()
-
-
 def abort_ends_the_wait() -> None:
     if RANK == 0:
         memory = allocate(4)
-        threading.Thread(target=abort_when_registering).start()
+        group.abort_soon_after("ncclCommWindowRegister")
         begun = time.monotonic()
         group.window(memory, 4)
         tell(result=group.result, waited=time.monotonic() - begun)
@@ -392,16 +385,21 @@ def during_capture() -> None:
     tell(result=group.result, ended=cuda.cudaStreamEndCapture(stream, ctypes.byref(graph)))
 
 
+def captured_all_reduce(memory: int) -> tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]:
+    """Return a stream, the graph that was captured on it, and an instance of that."""
+    stream, graph, instance = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    capturing(stream)
+    must(group.all_reduce(memory, memory, stream=stream.value or 0))
+    must(cuda.cudaStreamEndCapture(stream, ctypes.byref(graph)))
+    must(cuda.cudaGraphInstantiate(ctypes.byref(instance), graph, ctypes.c_ulonglong(0)))
+    return stream, graph, instance
+
+
 def captured() -> None:
     """A captured all-reduce is replayed among others that are not, and its window is left to the end."""
     memory, other = allocate(4), allocate(4, RANK + 1)
     window = group.window(memory, 4)
-    stream, graph, instance = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-    capturing(stream)
-    pointer = ctypes.c_void_p(memory)
-    must(nccl.ncclAllReduce(pointer, pointer, ctypes.c_size_t(1024), 7, 0, group.comm, stream))
-    must(cuda.cudaStreamEndCapture(stream, ctypes.byref(graph)))
-    must(cuda.cudaGraphInstantiate(ctypes.byref(instance), graph, ctypes.c_ulonglong(0)))
+    stream, graph, instance = captured_all_reduce(memory)
     sums = []
     for value in (1, 10):
         write(memory, value * (RANK + 1))
@@ -423,12 +421,7 @@ def captured() -> None:
 
 def launched_after_destroy() -> None:
     memory = allocate(4, RANK + 1)
-    stream, graph, instance = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-    capturing(stream)
-    pointer = ctypes.c_void_p(memory)
-    must(nccl.ncclAllReduce(pointer, pointer, ctypes.c_size_t(1024), 7, 0, group.comm, stream))
-    must(cuda.cudaStreamEndCapture(stream, ctypes.byref(graph)))
-    must(cuda.cudaGraphInstantiate(ctypes.byref(instance), graph, ctypes.c_ulonglong(0)))
+    stream, _, instance = captured_all_reduce(memory)
     group.destroy()
     must(cuda.cudaGraphLaunch(instance, stream))
     tell(untouched=read(memory, 0))

@@ -15,7 +15,7 @@ import torch.distributed as dist
 import tracehook
 
 import raw
-from common import MB, RANK, nccl_calls, start, tell
+from common import MB, RANK, nccl_calls, raised, start, tell
 
 CASE = sys.argv[1]
 BUSY = """
@@ -161,13 +161,10 @@ def of_torch(more: int = 32) -> None:
     pool = torch.cuda.MemPool(backend.mem_allocator)
     with torch.cuda.use_mem_pool(pool):
         kept = torch.empty((32 + more * RANK) * MB, dtype=torch.uint8, device="cuda")
-    calls, raised = nccl_calls(REGISTER), ""
-    try:
-        backend.register_mem_pool(pool, symm=True)
-    except RuntimeError as problem:
-        raised = str(problem)
-    tell(raised=raised, called=nccl_calls(REGISTER) - calls)
-    if raised:
+    calls = nccl_calls(REGISTER)
+    text = raised(backend.register_mem_pool, pool, symm=True)
+    tell(raised=text, called=nccl_calls(REGISTER) - calls)
+    if text:
         raw.meet("raised")
         os._exit(0)  # at the end of the pool torch would deregister what was never registered, and end the process
     POOLS.append((pool, kept))
@@ -196,10 +193,7 @@ def inside_a_scope() -> None:
     register(kept.data_ptr() + 2 * MB, 2)
     first, second = (kept[begin * MB :][: 2 * MB].view(torch.float32) for begin in (8, 12))
     tell(symmetric=[tracehook.is_symmetric(tensor) for tensor in (first, second)])
-    try:
-        dist.all_reduce(first if RANK == 0 else second)
-    except RuntimeError as problem:
-        tell(raised=str(problem))
+    tell(raised=raised(dist.all_reduce, first if RANK == 0 else second))
     raw.meet("over")
     os._exit(0)
 

@@ -55,13 +55,13 @@ def autoload() -> None:
         _say(f"tracehook is off: {problem}")
 
 
-def _say(line: str) -> None:
+def _say(text: str) -> None:
     import sys
 
     if sys.stderr is None:
         return
     try:
-        sys.stderr.write(f"{line}\n")  # one write: see log/journal.py
+        sys.stderr.write(f"{' '.join(text.splitlines())}\n")  # one write: see log/journal.py
         sys.stderr.flush()
     except Exception:
         return  # no stderr: nobody to tell

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import os
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,26 @@ def test_broken_installation(missing: str) -> None:
     assert len(run.err.splitlines()) == 1, run.output
     assert run.err.startswith("tracehook is off: ")
     assert missing in run.err
+
+
+def test_a_reason_of_several_lines_is_said_in_one() -> None:
+    """Whatever an exception says, there is one line."""
+    code = """import tracehook.settings as settings
+def fail(): raise ValueError("first\\nsecond")
+settings.from_environment = fail
+import torch"""
+    run = python(code, env={"SYMM_REGISTER_HOOK": "1"})
+    assert (run.err, run.status) == ("tracehook is off: first second\n", 0), run.output
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
+    """A log may lie where the name of a folder is not UTF-8."""
+    folder = tmp_path / os.fsdecode(b"logs\xe9")
+    folder.mkdir()
+    env = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(folder)}
+    run = python("import torch, tracehook; print(tracehook.status()['state'])", env=env)
+    assert (run.out, run.err) == ("waiting\n", "")
+    assert len([*folder.glob("*.jsonl")]) == 1
 
 
 def test_module_that_raises_while_imported(tmp_path: Path) -> None:

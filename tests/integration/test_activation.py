@@ -1,9 +1,9 @@
 """How tracehook comes into a process, and that it never stands in the way of `import torch`."""
 
+import os
 import re
 import subprocess
 import sys
-import os
 from pathlib import Path
 
 import pytest

@@ -24,6 +24,7 @@ nccl::Birth birth_of(nccl::Comm& slot, const registrar::CommunicatorPtr& parent 
     birth.rank = 0;
     birth.size = 1;
     birth.parent = parent;
+    birth.made_from = parent ? parent->identity().pointer : nullptr;
     return birth;
 }
 
@@ -55,11 +56,11 @@ void an_aborted_birth_is_forgotten() {
         World world;
         Library library;
         nccl::Comm slot = World::pointer_of(5);
-        nccl::BirthsInProgress& births = nccl::BirthsInProgress::instance();
-        births.expect(birth_of(slot, world.create(1, library)));
-        nccl::ThreadGroup::mine().drop_births_of(World::pointer_of(is_parent ? 1 : 5));
+        nccl::ThreadGroup& thread = nccl::ThreadGroup::mine();
+        thread.expect_in_progress(birth_of(slot, world.create(1, library)));
+        thread.drop_births_of(World::pointer_of(is_parent ? 1 : 5));
         slot = World::pointer_of(0xDEAD);
-        births.deliver_all(world.registrar);
+        thread.deliver_all(world.registrar);
         expect(known(world).size() == 1,
                is_parent ? "a split in progress is not looked for after its parent's abort"
                          : "a communicator that is aborted while it is made is not looked for");
@@ -82,23 +83,34 @@ void a_birth_in_a_group_outlives_the_variable_of_its_caller() {
            "two communicators of one group are known, though both callers' variables have gone");
 }
 
-void another_thread_may_hear_of_a_birth_and_end_it() {
+void another_thread_may_end_what_one_expects() {
     World world;
     Library library;
     auto slot = std::make_unique<nccl::Comm>(nullptr);
-    nccl::BirthsInProgress::instance().expect(birth_of(*slot, world.create(1, library)));
+    nccl::ThreadGroup& thread = nccl::ThreadGroup::mine();
+    thread.expect_in_progress(birth_of(*slot, world.create(1, library)));
     std::thread([&] {
         *slot = World::pointer_of(9);
-        nccl::BirthsInProgress::instance().deliver_all(world.registrar);
-        expect(known(world).size() == 2, "the thread that hears of a success delivers the birth");
+        nccl::ThreadGroup::mine().deliver_all(world.registrar);
+        expect(known(world).size() == 1, "a success elsewhere does not deliver a thread's birth");
         nccl::ThreadGroup::mine().drop_births_of(World::pointer_of(9));
-        world.kill(9);
         slot.reset();
     }).join();
-    nccl::ThreadGroup& group = nccl::ThreadGroup::mine();
-    group.started();
-    group.ended(world.registrar, [] { return 0; });
-    expect(known(world).size() == 1, "and the thread that began it does not look for it any more");
+    thread.deliver_all(world.registrar);
+    expect(known(world).size() == 1, "and what another thread ended is not looked for any more");
+}
+
+void what_a_thread_expected_goes_with_it() {
+    World world;
+    Library library;
+    auto slot = std::make_unique<nccl::Comm>(nullptr);
+    const auto parent = world.create(1, library);
+    std::thread([&] {
+        nccl::ThreadGroup::mine().expect_in_progress(birth_of(*slot, parent));
+    }).join();
+    slot.reset();
+    nccl::ThreadGroup::mine().drop_births_of(World::pointer_of(9));
+    expect(known(world).size() == 1, "what a thread expected that has ended is not looked at");
 }
 
 void an_end_in_a_group_is_over_with_the_group() {
@@ -188,7 +200,9 @@ void a_childs_exit_leaves_the_parents_slots_alone() {
             slot.reset();
             _exit(0);
         } else {
-            waitpid(child, nullptr, 0);
+            int status = -1;
+            waitpid(child, &status, 0);
+            expect(status == 0, "a forked child ends in order");
         }
         expect(ring.calls().unlogged(false).empty(),
                "a slot of calls that a forked child gives up stays the parent's");
@@ -229,7 +243,8 @@ int main() {
     a_failed_birth_is_forgotten();
     an_aborted_birth_is_forgotten();
     a_birth_in_a_group_outlives_the_variable_of_its_caller();
-    another_thread_may_hear_of_a_birth_and_end_it();
+    another_thread_may_end_what_one_expects();
+    what_a_thread_expected_goes_with_it();
     an_end_in_a_group_is_over_with_the_group();
     an_abort_during_a_call_leaves_its_thread_what_it_looks_at();
     others_may_ask_what_is_held_while_it_grows();

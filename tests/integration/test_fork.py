@@ -67,6 +67,13 @@ def test_fork_before_cuda(tmp_path: Path, way: str) -> None:
         assert [e["size"] >> 20 for e in log.events if e["event"] == "segment.alloc"] == [size]
 
 
+def test_a_child_of_a_process_that_switched_off_stays_off(tmp_path: Path) -> None:
+    """`disable()` before the fork holds in the child, too, which follows its segments and registers none."""
+    run = rehearse("forks.py", "disabled", log=tmp_path)
+    assert run.facts()["statuses"] == [0], run.output
+    assert (run.facts(CHILD)["state"], run.facts(CHILD)["held"]) == ("off", [0])
+
+
 def test_ranks_that_were_forked_share_scopes(tmp_path: Path) -> None:
     """A rank that was forked before CUDA came up agrees with the others on the windows of a scope."""
     run = rehearse("forks.py", "ranks", str(tmp_path / "store"), log=tmp_path / "logs", devices=2)

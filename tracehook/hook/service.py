@@ -161,6 +161,9 @@ class Service:
                 if self._forked:
                     # Forked before CUDA came up, as launchers do: a process like any other, with a log of its own.
                     self._start(torch)
+                    if not self.is_enabled:  # by disable(), here or in the parent
+                        self._native().set_registering(False)
+                        self._mark(False)
                 if not self._done_attaching:
                     self._done_attaching = True
                     self._attach_to_allocator(str(torch.__version__))
@@ -354,7 +357,7 @@ class Service:
             self._parent_attached = bool(self._core.attached())
         if self._journal is not None:
             self._journal.abandon()
-        self.is_enabled = self.is_enabled and not self._parent_attached
+        self.is_enabled = self.is_enabled and not self._done_attaching
         if self.is_enabled:  # torch will call _attach() here, too, when CUDA comes up
             for extension in EXTENSIONS:
                 extension.enabled(self)

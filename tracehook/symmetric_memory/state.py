@@ -149,7 +149,7 @@ class _Extension(Extension):
         global _making, _beginning
         self.disabled()
         _making, _beginning = threading.Lock(), threading.Lock()
-        Switch.memory = Switch.sessions = None
+        Switch.memory = Switch.sessions = Switch.unavailable = None
         holders.clear()
 
     def status(self) -> dict[str, Any]:

@@ -109,39 +109,40 @@ BirthsInProgress& BirthsInProgress::instance() noexcept {
     return *all;
 }
 
-void BirthsInProgress::expect(Birth birth) {
+void BirthsInProgress::expect(const void* owner, Birth birth) {
     const std::lock_guard guard(mutex_);
-    births_.push_back(std::move(birth));
+    births_.push_back({owner, std::move(birth)});
     count_.store(births_.size(), std::memory_order_release);
 }
 
-void BirthsInProgress::deliver_all(registrar::Registrar& registrar) {
-    if (count_.load(std::memory_order_acquire) == 0) {
-        return;
-    }
+void BirthsInProgress::deliver_all(const void* owner, registrar::Registrar& registrar) {
     std::vector<Birth> made;
-    {
-        const std::lock_guard guard(mutex_);
-        std::erase_if(births_, [&](Birth& birth) {
-            if (!birth.has_handle()) {
-                return false;
-            }
-            made.push_back(birth);
-            return true;
-        });
-        count_.store(births_.size(), std::memory_order_release);
-    }
+    drop_if([&](Expected& expected) {
+        if (expected.owner != owner || !expected.birth.has_handle()) {
+            return false;
+        }
+        made.push_back(expected.birth);
+        return true;
+    });
     for (const Birth& birth : made) {
         deliver(registrar, birth);
     }
 }
 
 void BirthsInProgress::drop(Comm communicator) noexcept {
+    drop_if([&](Expected& expected) { return expected.birth.is_of(communicator); });
+}
+
+void BirthsInProgress::drop_all_of(const void* owner) noexcept {
+    drop_if([&](const Expected& expected) { return expected.owner == owner; });
+}
+
+template <typename Which> void BirthsInProgress::drop_if(const Which& which) noexcept {
     if (count_.load(std::memory_order_acquire) == 0) {
         return;
     }
     const std::lock_guard guard(mutex_);
-    std::erase_if(births_, [&](Birth& birth) { return birth.is_of(communicator); });
+    std::erase_if(births_, which);
     count_.store(births_.size(), std::memory_order_release);
 }
 

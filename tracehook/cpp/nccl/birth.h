@@ -21,7 +21,7 @@ struct Birth {
     int rank = -1;
     int size = -1;
     bool blocking = true;
-    registrar::CommunicatorPtr parent; // of a split or shrink
+    registrar::CommunicatorPtr parent; // of a split or shrink; null too if we do not know it
     bool shares_resources = false;     // with the parent: then they share its gate
     registrar::Local local = registrar::Local::kOurs;
     bool adopted = false;        // it exists already, and its making was not seen
@@ -29,6 +29,7 @@ struct Birth {
     // The ring says that it is being made, as long as this lives.
     std::shared_ptr<events::CallSlot> announced{};
     Comm handle = nullptr;
+    Comm made_from = nullptr; // the parent's handle
 
     // False if NCCL has not written it yet (a non-blocking call in progress). A handle that stays
     // null on success (NCCL_SPLIT_NOCOLOR) is no birth.
@@ -41,8 +42,7 @@ struct Birth {
     // `communicator` is this one, or the one that it is made from. The latter first: if it is that,
     // nobody may have kept `out`.
     bool is_of(Comm communicator) noexcept {
-        return (parent && parent->identity().pointer == communicator) ||
-               (has_handle() && handle == communicator);
+        return made_from == communicator || (has_handle() && handle == communicator);
     }
 };
 
@@ -57,22 +57,29 @@ registrar::Sharing config_sharing(const Config* config,
 // segment.
 void deliver(registrar::Registrar& registrar, const Birth& birth);
 
-// Births that are in progress outside of any group. The thread that began one need not be the one
-// that hears of its success or that ends it. Any thread; the lock is not held while one is
-// delivered.
+// Births that are in progress outside of any group. The thread that began one delivers it; any
+// thread may end it before. The lock is not held while one is delivered.
 class BirthsInProgress {
   public:
     static BirthsInProgress& instance() noexcept;
-    void expect(Birth birth);
-    // NCCL said that something succeeded: those that have their handles are communicators now.
-    void deliver_all(registrar::Registrar& registrar);
+    // `owner`: what stands for the calling thread.
+    void expect(const void* owner, Birth birth);
+    // NCCL told the owner of a success: its births that have handles are communicators now.
+    void deliver_all(const void* owner, registrar::Registrar& registrar);
     // `communicator` is ending or failed, or what was to be made from it: the caller keeps `out` no
     // longer.
     void drop(Comm communicator) noexcept;
+    void drop_all_of(const void* owner) noexcept; // its thread ends
 
   private:
+    struct Expected {
+        const void* owner;
+        Birth birth;
+    };
+    template <typename Which> void drop_if(const Which& which) noexcept;
+
     std::mutex mutex_;
-    std::vector<Birth> births_;
+    std::vector<Expected> births_;
     std::atomic<std::size_t> count_{0}; // nearly always 0: then nobody takes the lock
 };
 

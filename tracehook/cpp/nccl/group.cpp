@@ -95,7 +95,6 @@ void ThreadGroup::look_at_new_aliases(
 
 void ThreadGroup::completed(int result, registrar::Registrar& registrar) {
     endings_.clear();
-    BirthsInProgress& in_progress = BirthsInProgress::instance();
     for (Birth& birth : std::exchange(births_, {})) {
         if (result == kInProgress) {
             birth.blocking =
@@ -106,11 +105,11 @@ void ThreadGroup::completed(int result, registrar::Registrar& registrar) {
         if (birth.has_handle()) {
             deliver(registrar, birth);
         } else if (result == kInProgress) {
-            in_progress.expect(std::move(birth));
+            expect_in_progress(std::move(birth));
         }
     }
     if (result == kSuccess || result == kInProgress) {
-        in_progress.deliver_all(registrar);
+        deliver_all(registrar);
     }
 }
 

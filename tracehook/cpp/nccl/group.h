@@ -31,6 +31,8 @@ class Ending {
         }
     }
     ~Ending() { registrar_.ended(communicator_); }
+    // The call returned: no free waits for it any longer. What is buried waits for the end.
+    void returned() noexcept { abort_.reset(); }
     Ending(const Ending&) = delete;
     Ending& operator=(const Ending&) = delete;
 
@@ -43,6 +45,10 @@ class Ending {
 class ThreadGroup {
   public:
     static ThreadGroup& mine() noexcept { return events::OfThread<ThreadGroup>::mine(); }
+    ThreadGroup() = default;
+    ~ThreadGroup() { BirthsInProgress::instance().drop_all_of(this); }
+    ThreadGroup(const ThreadGroup&) = delete;
+    ThreadGroup& operator=(const ThreadGroup&) = delete;
 
     bool open() const noexcept { return depth_ > 0; }
     // Of the open group, in this process; 0: none is open.
@@ -103,6 +109,13 @@ class ThreadGroup {
 
     // Of the open group: NCCL makes the communicator at its end.
     void expect(Birth birth) { births_.push_back(std::move(birth)); }
+    // Not in a group: NCCL is making it, and this thread will hear of that.
+    void expect_in_progress(Birth birth) {
+        BirthsInProgress::instance().expect(this, std::move(birth));
+    }
+    void deliver_all(registrar::Registrar& registrar) {
+        BirthsInProgress::instance().deliver_all(this, registrar);
+    }
     // `communicator` is ending, or what is to be made from it, in a group or in progress.
     void drop_births_of(Comm communicator) noexcept;
 

@@ -236,8 +236,12 @@ std::vector<std::string> intercept(const std::vector<Replacement>& calls,
                                    const std::vector<Beside>& beside) {
     Importers& importers = Importers::instance();
     const Guard guard(importers);
-    if (!guard) {
+    if (!guard && importers.is_lost) {
         return {}; // all that the parent had loaded was looked at there
+    }
+    if (!guard) {
+        throw std::runtime_error("another thread loads or forks for too long: call "
+                                 "tracehook.enable() again");
     }
     if (importers.calls.empty()) {
         importers.nccl = nccl_itself();

@@ -56,12 +56,13 @@ int after_birth(int result, Birth birth) {
     if (result == kInProgress) {
         birth.blocking = false; // whatever its configuration said: NCCL_COMM_BLOCKING overrides it
     }
-    if (ThreadGroup& group = ThreadGroup::mine(); group.open()) {
+    ThreadGroup& group = ThreadGroup::mine();
+    if (group.open()) {
         group.expect(std::move(birth));
     } else if (birth.has_handle()) {
         deliver(registrar(), birth);
     } else if (result == kInProgress) {
-        BirthsInProgress::instance().expect(std::move(birth));
+        group.expect_in_progress(std::move(birth));
     }
     return result;
 }
@@ -148,6 +149,7 @@ int on_ncclCommSplit(Comm comm, int colour, int key, Comm* out, Config* config) 
     birth.key = key_of_child(parent ? parent->identity().key : 0, "split", colour, child);
     birth.blocking = config_blocking(config);
     birth.parent = parent;
+    birth.made_from = comm;
     // NCCL asks the parent's configuration; where that was not seen, the child's is a hint. To
     // share a gate without need only lets calls wait for each other.
     birth.shares = config_sharing(config, parent);
@@ -173,6 +175,7 @@ int on_ncclCommShrink(Comm comm, int* excluded, int excluded_count, Comm* out, C
                              static_cast<std::int64_t>(colour), next_child(parent));
     birth.blocking = config_blocking(config);
     birth.parent = parent;
+    birth.made_from = comm;
     birth.shares = config_sharing(config, parent);
     birth.shares_resources =
         (flags & kShrinkAbort) == 0 &&
@@ -203,6 +206,7 @@ int on_ncclCommGrow(Comm comm, int size, const UniqueId* id, int rank, Comm* out
                                         : key_of_unique_ids({id, 1});
     birth.blocking = config_blocking(config);
     birth.parent = parent;
+    birth.made_from = comm;
     birth.shares = config_sharing(config, parent);
     announce(birth);
     const int result =
@@ -215,13 +219,15 @@ int on_ncclCommGetAsyncError(Comm comm, int* state) {
     if (result != kSuccess || *state == kInProgress) {
         return result;
     }
-    BirthsInProgress& births = BirthsInProgress::instance();
+    if (registrar().abandoned()) {
+        return result; // in a forked child everything below is the parent's
+    }
     if (*state != kSuccess) {
-        births.drop(comm);
+        BirthsInProgress::instance().drop(comm);
         return result;
     }
-    if (!ThreadGroup::mine().open()) {
-        births.deliver_all(registrar());
+    if (ThreadGroup& group = ThreadGroup::mine(); !group.open()) {
+        group.deliver_all(registrar());
     }
     // It may just have become ready: what waited for that is registered now.
     if (const registrar::CommunicatorPtr communicator = registrar().find(comm)) {
@@ -241,11 +247,15 @@ namespace {
 
 // In a group NCCL ends the communicator with it.
 template <typename Call> int end(Comm comm, Ending::How how, const Call& call) {
+    if (registrar().abandoned()) {
+        return call(comm);
+    }
     ThreadGroup& group = ThreadGroup::mine();
     group.drop_births_of(comm);
     auto ending = std::make_unique<Ending>(registrar(), comm, how);
     const int result = call(comm);
     if (group.open()) {
+        ending->returned();
         group.expect(std::move(ending));
     }
     return result;

@@ -96,6 +96,15 @@ import torch"""
     assert (run.err, run.status) == ("tracehook is off: first second\n", 0), run.output
 
 
+def test_threading_knows_no_thread_of_the_log(tmp_path: Path) -> None:
+    """Also when the log's thread has imported what writes the log, a program finds its own threads alone."""
+    code = """import sys, threading, torch, tracehook
+tracehook.status()
+print("structlog" in sys.modules, [thread.name for thread in threading.enumerate()])"""
+    run = python(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path)})
+    assert (run.out, run.err) == ("True ['MainThread']\n", ""), run.output
+
+
 def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
     """A log may lie where the name of a folder is not UTF-8."""
     folder = tmp_path / os.fsdecode(b"logs\xe9")

@@ -114,6 +114,7 @@ class Journal:
         # start. So it comes with the second line, on the log's thread, and `import torch` does not wait for it.
         import structlog
 
+        threads.leave_threading()  # its module for the standard library's logging makes a record
         # wrap_logger and not configure(): structlog's configuration belongs to the application.
         return structlog.wrap_logger(
             structlog.BytesLogger(cast("BinaryIO", self._file)),

@@ -54,7 +54,6 @@ class Service:
         self._record_only = False
         self._is_blind = False  # calls into NCCL pass us by: nothing may be registered beside them
         self._forked = False
-        self._parent_attached = False
         self._done_attaching = False
         self._attached_names = 0
         self.is_enabled = False
@@ -70,7 +69,7 @@ class Service:
 
     def _enable(self, torch: Any) -> None:
         with self._lock:
-            if self._forked and self._parent_attached:
+            if self._forked and self._done_attaching:
                 raise RuntimeError(
                     "tracehook: this process was forked from one that had initialised CUDA, and cannot use it: "
                     "use the spawn start method"
@@ -238,7 +237,7 @@ class Service:
         if self._core is None:
             return "off"
         if self._forked:
-            return "forked" if self._parent_attached else "waiting"
+            return "forked" if self._done_attaching else "waiting"
         if self._record_only:
             return "recording"
         if self._reasons():
@@ -352,9 +351,7 @@ class Service:
         program_end.forget()
         for extension in EXTENSIONS:
             extension.abandon()
-        if self._core is not None:
-            self._forked = True
-            self._parent_attached = bool(self._core.attached())
+        self._forked = self._core is not None
         if self._journal is not None:
             self._journal.abandon()
         self.is_enabled = self.is_enabled and not self._done_attaching

@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 class Once(Generic[Value]):
     """A function without arguments that makes its value at the first call; threads that call meanwhile wait for it.
 
-    (`functools.cache` lets no thread wait, so two threads make two values.) If `make` raises, the next call tries again.
+    `functools.cache` lets no thread wait, so two threads make two values. If `make` raises, the next call tries again.
     A forked child has the value of its parent.
     """
 

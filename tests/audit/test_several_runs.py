@@ -133,11 +133,17 @@ def _later(logs: Path, **fields: Any) -> None:
 
 
 def test_two_runs(logs: Path) -> None:
-    """Two runs without an id, one after the other, are refused; `--since` chooses the later one."""
-    for rank in (0, 1):
-        with_begin(log_of(logs, rank), job=None)
+    """Two runs without an id, one after the other, are two attempts; so is the second run of a chosen id."""
     _later(logs)
-    Audit(logs).expect(UNUSABLE, "several runs", "--since")
+    for log in logs.glob("*.jsonl"):
+        with_begin(log, job=None)
+    assert Audit(logs).expect(CLEAN, "2 ranks").err == (
+        "tracehook audit: the last attempt of job (no id), number 1; --job '(no id)#0' chooses the one before\n"
+    )
+    Audit(logs, "--job", "(no id)#0").expect(CLEAN, "2 ranks")
+    for log in logs.glob("*.jsonl"):
+        with_begin(log, attempt=0)
+    Audit(logs).expect(CLEAN, "2 ranks", "number 1")
     Audit(logs, "--since", "2036-01-01").expect(CLEAN, "2 ranks")
     Audit(logs, "--since", "2099-01-01").expect(UNUSABLE, "2099")
 

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.audits import Audit
+from support.audits import CLEAN, Audit
 from support.packages import install
 from support.rehearsal import Rehearsal, rehearse
 
+from tracehook.audit.selection import jobs_in
 from tracehook.log import reader
+from tracehook.log.directory import find_logs
 
 JOB = "named_groups.py"
 POLICY = """
@@ -101,7 +103,7 @@ def test_a_group_of_a_mesh_is_called_by_its_dimension_unless_it_may_be_another(t
 
 def test_workers_of_mp_spawn_have_ranks(tmp_path: Path) -> None:
     """Their environment says none, so the first group does; and all readers know it."""
-    run = rehearse(JOB, "spawned", str(tmp_path / "store"), devices=2, log=tmp_path / "log")
+    run = rehearse(JOB, "spawned", str(tmp_path / "store"), "2", devices=2, log=tmp_path / "log")
     assert run.status == 0, run.output
     logs = [log for log in reader.read_directory(tmp_path / "log") if log.rank is not None]
     assert [log.rank for log in logs] == [0, 1]
@@ -109,6 +111,16 @@ def test_workers_of_mp_spawn_have_ranks(tmp_path: Path) -> None:
     with_rank = [event for log in logs for event in log.events if event["event"] == "rank.known"]
     assert [(event["rank"], event["world_size"]) for event in with_rank] == [(0, 2), (1, 2)]
     assert findings(tmp_path / "log") == []
+
+
+def test_a_program_that_spawns_again_begins_an_attempt(tmp_path: Path) -> None:
+    """Each has the ranks that it began, and the audit reads the last one, or the one that `--job` chooses."""
+    run = rehearse(JOB, "spawned", str(tmp_path / "store"), "2", "1", "3", devices=3, log=tmp_path / "log")
+    assert run.status == 0, run.output
+    (job,) = jobs_in(find_logs(tmp_path / "log", tmp_path))
+    assert [len(job.only(number).workers) for number in job.attempts] == [2, 1, 3]
+    for chosen in ("", *(f"{job.id}#{number}" for number in range(3))):
+        Audit(tmp_path / "log", *(["--job", chosen] if chosen else [])).expect(CLEAN)
 
 
 @pytest.fixture

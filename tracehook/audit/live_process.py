@@ -59,12 +59,18 @@ class Process:
         self._seen_at = now
         self._ring: RingHeader | None = None
         self._is_gone = False
+        self._last_ns: int | None = None
         self._samples: deque[tuple[float, int, int]] = deque()
 
     @property
     def name(self) -> str:
         """What to call it, as the audit does."""
         return f"pid {self.summary.pid}" if self.summary.rank is None else f"rank {self.summary.rank}"
+
+    @property
+    def last_ns(self) -> int | None:
+        """The time of its last event, on the clock of its first line, once the process has ended."""
+        return self._last_ns if self.summary.ended or self._is_gone else None
 
     @property
     def alerts(self) -> int:
@@ -91,6 +97,7 @@ class Process:
         before = counts.warnings + counts.failures
         counts.count(event)
         self.participation.add(event)
+        self._last_ns = whole_number(event.get("t_ns"))
         if counts.warnings + counts.failures > before:
             self.latest = event
         self._lines += "seq" in event

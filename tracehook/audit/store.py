@@ -38,7 +38,7 @@ class Store:
     """Reads a directory into a database of its own, which goes with it. A context manager; for one thread.
 
     `left_out` says which jobs are not looked at, if nobody chose one. Raises :class:`LogError` if the directory has no
-    log, those of several runs under one id, or one of a newer schema: then the others may mean something else too.
+    log, or one of a newer schema: then the others may mean something else too.
     `workers` read the logs, if there are some.
     """
 
@@ -107,7 +107,6 @@ class Store:
         self._make_unreadable()
         self._make_operations()
         self._database.execute(_sql("tables.sql"))
-        self._refuse_several_runs()
 
     def _read(self, logs: Sequence[LogFile], clocks: Sequence[int]) -> None:
         database = self._database
@@ -181,22 +180,6 @@ class Store:
             if log.cut_event and counts.get((process, False)):
                 counts[process, False] -= 1  # the torn last line is said of by itself
         return counts
-
-    def _refuse_several_runs(self) -> None:
-        # Jobs that torchrun starts again count their attempts; of others a second life of a rank is another run.
-        twice = self.rows(
-            """SELECT * FROM (
-                 SELECT rank, began, lag(began) OVER w AS before, first_ns, lag(last_ns) OVER w AS last
-                 FROM process WHERE rank IS NOT NULL AND communicators > 0 AND (attempt IS NULL OR job IS NULL)
-                 WINDOW w AS (PARTITION BY job, rank ORDER BY first_ns))
-               WHERE first_ns > last ORDER BY began LIMIT 1"""
-        )
-        for row in twice:
-            raise LogError(
-                f"{self.directory.path}: holds several runs (rank {row['rank']} began at {row['before']} and again at "
-                f"{row['began']}, UTC) under one id; choose with --since; keep one directory a run, or set "
-                "SYMM_REGISTER_JOB for each"
-            )
 
 
 def _foreign_lines(log: LogFile) -> Iterator[str]:

@@ -27,12 +27,13 @@ from tracehook.log.text import encodable
 
 @dataclass
 class Participation:
-    """Whether it used a device, its communicators of several ranks, and its rank if it learned that late.
+    """Whether it used a device or communicators, those of several ranks, and its rank if it learned that late.
 
     `tells_of_ranks`: it says what happened to others, as a rehearsal does.
     """
 
     used_device: bool = False
+    is_in_groups: bool = False
     communicators: set[str] = field(default_factory=set)  # keys, which no other job has
     rank: int | None = None
     tells_of_ranks: bool = False
@@ -40,6 +41,7 @@ class Participation:
     def add(self, event: Event) -> None:
         """Take an event into account."""
         self.used_device = self.used_device or event.get("device") is not None
+        self.is_in_groups = self.is_in_groups or event["event"] == "communicator.pending"
         match event["event"]:
             # The key of an adopted one is made of the group's name, which other jobs have too.
             case "communicator.pending" if (whole_number(event.get("ranks")) or 0) > 1 and not event.get("adopted"):
@@ -89,6 +91,7 @@ class LogFile:
     left: ring.RingFile | None = None  # what had not reached the file
     complaint: str = ""  # why not all of it could be read
     headless: bool = False  # its first line is not there: `begin` is what its name and its siblings tell
+    last_ns: int | None = None  # when the last event came that is whole
 
     @property
     def rank(self) -> int | None:
@@ -203,6 +206,8 @@ def open_log(paths: Sequence[Path], scratch: Path) -> LogFile:
     end = parse_line(whole.rstrip().rpartition(b"\n")[2]) if newline else None
     ended = (end is not None and end["event"] == "trace.end") or (left is not None and left.log_ended == 1)
     log = LogFile(first, parts, parts[0].begin, ended, left=left, complaint=complaint)
+    in_ring = left.records[-1].t_ns if left is not None and left.records else 0
+    log.last_ns = max(in_ring, whole_number((end or {}).get("t_ns")) or 0) or None
     log.torn = bool(rest) or not newline
     log.cut_event = log.torn and parse_line(rest) is None
     return log

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -29,6 +29,10 @@ class Participant(Protocol):
     def participation(self) -> Participation:
         """What it took part in."""
 
+    @property
+    def last_ns(self) -> int | None:
+        """The time of its last event, on the clock of its first line; None if it may go on, or nothing tells."""
+
 
 P = TypeVar("P", bound=Participant)
 
@@ -40,6 +44,7 @@ class LoggedJob(Generic[P]):
     ids: tuple[str, ...]  # the first is the one that it is called
     workers: tuple[P, ...]
     launchers: tuple[P, ...]
+    numbers: Mapping[int, int] = field(default_factory=dict)  # of the attempt of a worker, by its identity
 
     @property
     def id(self) -> str:
@@ -48,8 +53,8 @@ class LoggedJob(Generic[P]):
 
     @property
     def attempts(self) -> list[int]:
-        """The numbers of its attempts, as far as its launcher counts them."""
-        return sorted({number for process in self.workers if (number := _attempt(process)) is not None})
+        """The numbers of its attempts."""
+        return sorted(set(self.numbers.values()))
 
     def only(self, attempt: int | None) -> LoggedJob[P]:
         """Return the job with the processes of one attempt, None: of the last one.
@@ -59,17 +64,17 @@ class LoggedJob(Generic[P]):
         launcher starts one of them again. So this method compares only attempts of the same program.
         """
         if attempt is not None:
-            return replace(self, workers=tuple(each for each in self.workers if _attempt(each) == attempt))
+            return replace(self, workers=tuple(each for each in self.workers if self.numbers[id(each)] == attempt))
         last: dict[tuple[str, int | None], int] = {}
         worlds: dict[str, tuple[int, int]] = {}  # the last attempt of each program, and how many ranks that has
         for process in self.workers:
-            program, rank, number = _program(process), _rank(process), _attempt(process) or 0
+            program, rank, number = _program(process), _rank(process), self.numbers[id(process)]
             last[program, rank] = max(last.get((program, rank), 0), number)
             size = whole_number(process.begin.get("world_size"), 1 << 31) or 0
             worlds[program] = max(worlds.get(program, (0, 0)), (number, size))
 
         def is_of_last(process: P) -> bool:
-            program, rank, number = _program(process), _rank(process), _attempt(process) or 0
+            program, rank, number = _program(process), _rank(process), self.numbers[id(process)]
             newest, size = worlds[program]
             return rank is None or (number >= last[program, rank] and (number >= newest or rank < size))
 
@@ -128,7 +133,7 @@ def jobs_of(processes: Iterable[P]) -> list[LoggedJob[P]]:
     launchers = [process for process in everybody if not _is_worker(process)]
     found = [_job(ids, groups, launchers) for ids in _joined(groups)]
     if len(found) == 1:
-        found = [LoggedJob(found[0].ids, found[0].workers, tuple(launchers))]
+        found = [replace(found[0], launchers=tuple(launchers))]
     return sorted(found, key=lambda job: job.began, reverse=True)
 
 
@@ -159,7 +164,7 @@ def choose(place: object, jobs: Sequence[LoggedJob[P]], wanted: str | None) -> C
         return ChosenJob(job.only(None), _earlier(job))
     job = _called(place, jobs, name)
     if int(number) not in job.attempts:
-        there = ", ".join(map(str, job.attempts)) or "none that its launcher counts"
+        there = ", ".join(map(str, job.attempts)) or "none"
         raise LogError(f"{place}: no attempt {number} of job {printable(job.id, 100)} in it; there are: {there}")
     return ChosenJob(job.only(int(number)), "")
 
@@ -212,6 +217,7 @@ def _job(ids: Sequence[str | None], groups: dict[str | None, list[P]], launchers
         tuple(name or NO_ID for name in ids),
         tuple(workers),
         tuple(process for process in launchers if job_of(process.begin) in theirs),
+        _attempts(workers),
     )
 
 
@@ -242,8 +248,50 @@ def _rank(process: Participant) -> int | None:
     return process.participation.rank if rank is None else rank
 
 
-def _attempt(process: Participant) -> int | None:
-    return whole_number(process.begin.get("attempt"), 1 << 31)
+def _attempts(workers: Iterable[Participant]) -> dict[int, int]:
+    """Return the numbers of the attempts, by the identity of a process: those of the launcher, if it counts them.
+
+    A rank that lives again under no higher number began an attempt too: a program called ``mp.spawn`` again, or two
+    runs have one id. Whatever began after its last life was over is of that attempt.
+    """
+    numbers: dict[int, int] = {}
+    begun: dict[str, list[Participant]] = {}  # those of a program, in their order
+    lives: dict[tuple[str, int | None], list[Participant]] = {}
+    shifts: dict[str, int] = {}  # from the launcher's number to ours
+    for process in sorted(workers, key=_began):
+        program, rank = _program(process), _rank(process)
+        number = (whole_number(process.begin.get("attempt"), 1 << 31) or 0) + shifts.get(program, 0)
+        peers, earlier = begun.setdefault(program, []), lives.setdefault((program, rank), [])
+        over = _over_by(earlier, process) if rank is not None and earlier else None
+        if over and max(numbers[id(other)] for other in earlier) >= number:
+            shift = 1 + max(numbers[id(peer)] for peer in peers) - number
+            shifts[program] = shifts.get(program, 0) + shift
+            number += shift
+            numbers |= {id(peer): numbers[id(peer)] + shift for peer in peers if _began(peer) > over}
+        numbers[id(process)] = number
+        peers.append(process)
+        earlier.append(process)
+    return numbers
+
+
+def _over_by(earlier: Iterable[Participant], later: Participant) -> datetime | None:
+    """Return when those of one rank were over; None if one of them was not before `later`, of that rank too, began.
+
+    A helper of a rank, such as a worker of a data loader, may have its number, and is in no group.
+    """
+    if not later.participation.is_in_groups:
+        return None
+    ends = [_over(process) for process in earlier if process.participation.is_in_groups]
+    over = max((end or datetime.max for end in ends), default=datetime.max)
+    return over if over < _began(later) else None
+
+
+def _over(process: Participant) -> datetime | None:
+    """Return when the last event of a process came, in UTC; None if it may go on."""
+    began, first_ns = began_of(process.begin), whole_number(process.begin.get("t_ns"))
+    if process.last_ns is None or began is None or first_ns is None:
+        return None
+    return began + timedelta(microseconds=max(0, process.last_ns - first_ns) // 1000)
 
 
 def _program(process: Participant) -> str:

@@ -92,19 +92,20 @@ def refused() -> None:
     tell(two=list(tracehook.explain(small, mine)), large=list(tracehook.explain(large, mine)))
 
 
-def worker(index: int, store: str) -> None:
+def worker(index: int, store: str, size: int) -> None:
     """One process of `spawned`, whose environment says no rank."""
     torch.cuda.set_device(index)
     assert "RANK" not in os.environ
-    dist.init_process_group("nccl", store=dist.FileStore(store, 2), rank=1 - index, world_size=2)
+    dist.init_process_group("nccl", store=dist.FileStore(store, size), rank=size - 1 - index, world_size=size)
     dist.all_reduce(filled(1, 1, "cuda"))
     rest()
     dist.destroy_process_group()
 
 
 def spawned() -> None:
-    """Workers of torch.multiprocessing, without a launcher."""
-    spawn(worker, (sys.argv[2],), nprocs=2)
+    """Workers of torch.multiprocessing, without a launcher; once for each argument after the store, which counts them."""
+    for number, size in enumerate(map(int, sys.argv[3:])):
+        spawn(worker, (f"{sys.argv[2]}{number}", size), nprocs=size)
 
 
 if __name__ == "__main__":

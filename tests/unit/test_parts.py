@@ -1,5 +1,6 @@
 """A log with a bound: what its parts keep of what was thrown away, and that they never take more than they may."""
 
+import errno
 import json
 import os
 import random
@@ -201,6 +202,27 @@ def test_a_full_disk_in_the_middle_of_a_rotation_leaves_whole_parts(program, mon
             program.parts.rotate()
     assert not [file.name for file in program.folder.iterdir() if file.name.endswith(".new")]
     assert program.read()
+
+
+def test_a_part_goes_on_while_the_program_has_no_descriptor_left(program, monkeypatch):
+    """Its files may be closed again, and the next part begins then; the bound holds meanwhile."""
+
+    def scarce(path: Path) -> int:
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "new_file", scarce)
+        churn(program, 1_500)
+        assert len(list(program.folder.iterdir())) == 1
+        assert program.bytes > SMALL / 8, "more than the share of a part"
+        with pytest.raises(OSError, match="Too many"):
+            churn(program, 15_000)
+        assert program.bytes <= SMALL
+    numbers = [event["seq"] for event in program.read() if "seq" in event]
+    assert numbers == list(range(1, len(numbers) + 1))
+    program.parts.rotate()
+    assert program.bytes <= SMALL
+    assert program.read()[0]["part"] == 2
 
 
 def test_without_a_limit_there_is_one_part(tmp_path):

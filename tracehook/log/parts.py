@@ -7,6 +7,7 @@ A part begins with a checkpoint: the first line of the log, with its number, and
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections import deque
@@ -100,7 +101,10 @@ class Parts:
                 self._last_t_ns = fields["t_ns"]
 
     def rotate(self) -> None:
-        """Begin a new part; before, throw away as many of the oldest as it may need room. Raises OSError."""
+        """Begin a new part; before, throw away as many of the oldest as it may need room. Raises OSError.
+
+        While the program has no descriptor left, this part goes on up to the bound: others of its files may be closed.
+        """
         living, limit = self._living, self._limit
         if living is None or limit is None:
             return
@@ -112,14 +116,30 @@ class Parts:
                 "SYMM_REGISTER_LOG_LIMIT is too small, set more: the lines of what lives take "
                 f"{in_bytes(living.nbytes)}"
             )
+        path = part_name(self.path, self.number + 1)
+        try:
+            fd = new_file(new_name_of(path))
+        except OSError as problem:
+            if problem.errno not in (errno.EMFILE, errno.ENFILE) or self._size > limit - 2 * _SLACK:
+                raise
+            return
         self._closed.append((self.path, self._size))
         self._gone += self._size
-        while self._closed and sum(size for _, size in self._closed) + self._most > limit - _SLACK:
-            self._closed.popleft()[0].unlink(missing_ok=True)
         self.number += 1
-        self._start(living)
+        try:
+            while self._closed and sum(size for _, size in self._closed) + self._most > limit - _SLACK:
+                self._closed.popleft()[0].unlink(missing_ok=True)
+            size = self._write_head(fd, living)
+            new_name_of(path).rename(path)  # so a part that has its name has its whole checkpoint
+        except OSError:
+            os.close(fd)
+            new_name_of(path).unlink(missing_ok=True)
+            raise
+        os.close(self.descriptor)
+        self.descriptor, self._inode, self._size, self.path = fd, _inode_of(fd), size, path
 
-    def _start(self, living: Living) -> None:
+    def _write_head(self, fd: int, living: Living) -> int:
+        """Write the checkpoint that a part begins with; return its bytes."""
         first = {
             **self._begin,
             "part": self.number,
@@ -131,18 +151,8 @@ class Parts:
             "placements_gone": sorted(living.placements_gone),
         }
         text = b"".join((dumps(first), b"\n", *living))
-        path = part_name(self.path, self.number)
-        unfinished = new_name_of(path)
-        fd = new_file(unfinished)
-        try:
-            self._write(fd, text)
-            unfinished.rename(path)  # so a part that has its name has its whole checkpoint
-        except OSError:
-            os.close(fd)
-            unfinished.unlink(missing_ok=True)
-            raise
-        os.close(self.descriptor)
-        self.descriptor, self._inode, self._size, self.path = fd, _inode_of(fd), len(text), path
+        self._write(fd, text)
+        return len(text)
 
     def _share(self, living: int) -> int:
         """Return how many bytes a part may have: enough for what lives, and for as much news."""

@@ -1,7 +1,7 @@
 """Memory of a server that sleeps, by the unchanged library of torch_memory_saver or vLLM; the first argument says it.
 
-The second is the number of cycles. After each one all memory came back, and the collectives are right, also those of a
-graph that was captured before.
+The second is the number of cycles, the third the MiB of a shard. After each cycle all memory came back, and the
+collectives are right, also those of a graph that was captured before.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ if HOOKED:
 LIBRARY, CYCLES = sys.argv[1], int(sys.argv[2])
 FETCHED = os.environ["FETCHED"]
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-ELEMENTS = 8 << 20  # 32 MiB
+ELEMENTS = int(sys.argv[3]) << 18
 sys.path.insert(0, FETCHED)
 
 CALLBACKS: list[Callable[..., object]] = []  # the library holds no reference to them
@@ -130,7 +130,7 @@ with torch.cuda.graph(graph):
 pauses: list[float] = []
 resumes: list[float] = []
 use()
-for cycle in range(CYCLES):
+for _ in range(CYCLES):
     dist.barrier()
     before = free_memory()
     timed(sleep, pauses)
@@ -138,9 +138,7 @@ for cycle in range(CYCLES):
     dist.barrier()
     timed(wake, resumes)
     dist.barrier()
-    if cycle % 10 == 0:
-        use()
-use()
+    use()
 milliseconds = {name: 1000 * statistics.median(each) for name, each in (("pause", pauses), ("resume", resumes))}
 told = {"wrong": wrong, "gave_back": sorted(set(gave_back)), "milliseconds": milliseconds}
 graph.reset()  # NCCL waits for it

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import signal
+import statistics
 import sys
 import threading
 import time
@@ -80,6 +81,12 @@ class Worker:
 
             found["tracehook"] = json.loads(json.dumps(tracehook.status(), default=str))
         return found
+
+    def switch(self, on: bool) -> None:
+        """Switch tracehook on or off in this worker."""
+        import tracehook
+
+        (tracehook.enable if on else tracehook.disable)()
 
 
 def symmetric_for_two() -> None:
@@ -177,6 +184,7 @@ def arguments() -> argparse.Namespace:
     read.add_argument("--symm", action="store_true", help="VLLM_USE_NCCL_SYMM_MEM, for all sizes")
     read.add_argument("--no-custom", action="store_true", help="disable_custom_all_reduce")
     read.add_argument("--core-process", action="store_true", help="the engine's core in a process of its own (default)")
+    read.add_argument("--toggle", type=int, default=0, help="so many pairs of tracehook on and off, in one engine")
     read.add_argument("--kill-after", type=float, help="SIGKILL the last worker that many seconds after the warm-up")
     return read.parse_args()
 
@@ -219,6 +227,32 @@ def timed(run: Callable[[int, int], tuple[str, float]], options: argparse.Namesp
             "tokens_per_second": [round(batch * options.tokens / each, 1) for each in seconds],
             "ms_per_token": [round(1000 * each / options.tokens, 4) for each in seconds],
         }
+    return found
+
+
+def toggled(llm: object, options: argparse.Namespace) -> dict[str, dict[str, object]]:
+    """Generate with tracehook on and off in turn, in one engine; return the tokens, and the ratios of the times.
+
+    A ratio is that of two neighbours: the speed of the machine changes less between them than between two engines.
+    """
+    found: dict[str, dict[str, object]] = {}
+    for batch in map(int, options.batches.split(",")):
+        shas, pairs = set(), []
+        for turn in range(options.toggle):
+            seconds = {}
+            for on in ((False, True), (True, False))[turn % 2]:
+                llm.collective_rpc("switch", args=(on,))  # type: ignore[attr-defined]
+                runs = [generate(llm, batch, options.tokens) for _ in range(options.repeats + 1)]
+                shas |= {sha for sha, _ in runs}
+                seconds[on] = statistics.median(each for _, each in runs[1:])
+            pairs.append(seconds)
+        ratios = [each[True] / each[False] for each in pairs]
+        quarters = [round(each, 3) for each in statistics.quantiles(ratios, n=4)]
+        found[str(batch)] = {"sha": sorted(shas), "seconds": pairs, "on / off": quarters}
+        print(
+            f"TOGGLED batch {batch}: on / off {quarters[1]} [{quarters[0]} .. {quarters[2]}], n {len(pairs)}",
+            flush=True,
+        )
     return found
 
 
@@ -302,6 +336,8 @@ def main() -> None:
         print("KILLED", json.dumps(victim), flush=True)
         options.repeats = 1000  # it ends by the kill
     try:
+        if options.toggle:
+            result["toggled"] = toggled(llm, options)
         result["batches"] = timed(partial(generate, llm), options)
         if options.sleep:
             result["sleep"] = slept(llm, options)

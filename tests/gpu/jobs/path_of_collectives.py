@@ -1,7 +1,8 @@
 """Compare the path that explain names for a collective with the kernel that the profiler shows, case by case.
 
-    SYMM_REGISTER_HOOK=1 torchrun --nproc-per-node 2 tests/gpu/jobs/path_of_collectives.py
+    SYMM_REGISTER_HOOK=1 torchrun --nproc-per-node 2 tests/gpu/jobs/path_of_collectives.py [hosts]
 
+`hosts`: NCCL takes each rank for a host of its own, and they talk through sockets.
 Rank 0 prints one line of JSON for each case. A case that differs, on any rank, ends the job with status 1.
 """
 
@@ -25,6 +26,8 @@ TYPES = {torch.float32: 7, torch.bfloat16: 9, torch.int32: 2}  # with NCCL's num
 WINDOWS = {"both": (True, True), "send": (True, False), "receive": (False, True), "none": (False, False)}
 NCCL_SUM = 0
 
+if "hosts" in sys.argv:
+    os.environ |= {"NCCL_HOSTID": os.environ["RANK"], "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
 torch.cuda.set_device(device)
 dist.init_process_group("nccl", device_id=device)

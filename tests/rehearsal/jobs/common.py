@@ -172,13 +172,20 @@ class UniqueId(ctypes.Structure):
     _fields_ = (("internal", ctypes.c_byte * 128),)
 
 
-def made_by_hand() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
-    """Return NCCL and a communicator of this process alone on the current device, made without torch."""
+def made_by_hand(simulated: bool = False) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+    """Return NCCL and a communicator of this process alone on the current device, made without torch.
+
+    `simulated`: in a group that ends in an estimate, by which NCCL makes it nevertheless.
+    """
     nccl = ctypes.CDLL("libnccl.so.2")
     nccl.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
     unique, communicator = UniqueId(), ctypes.c_void_p()
     must(nccl.ncclGetUniqueId(ctypes.byref(unique)))
+    if simulated:
+        must(nccl.ncclGroupStart())
     must(nccl.ncclCommInitRank(ctypes.byref(communicator), 1, unique, 0))
+    if simulated:
+        must(nccl.ncclGroupSimulateEnd(None))
     return nccl, communicator
 
 

@@ -12,7 +12,7 @@ import tracehook
 from torch.distributed import distributed_c10d
 from tracehook.agreement import handshake
 
-from common import MB, RANK, WORLD, filled, raised, start, tell
+from common import MB, RANK, WORLD, filled, made_by_hand, must, raised, start, tell
 
 CASE = sys.argv[1]
 LATE = 4.0  # seconds; SYMM_REGISTER_TIMEOUT is 1
@@ -142,7 +142,10 @@ def simulated() -> None:
         dist.all_reduce(tensor)
     second = dist.new_group(list(range(WORLD)))
     dist.all_reduce(tensor, group=second)
-    tell(held=[row["held"] for row in tracehook.status()["communicators"]])
+    nccl, alone = made_by_hand(simulated=True)
+    known = tracehook.status()["communicators"]
+    tell(held=[row["held"] for row in known], made=alone.value in [row["pointer"] for row in known])
+    must(nccl.ncclCommDestroy(alone))
 
 
 def joined() -> dist.ProcessGroup:

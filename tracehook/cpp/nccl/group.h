@@ -85,24 +85,14 @@ class ThreadGroup {
 
     // Runs `end` (NCCL's ncclGroupEnd). At the outermost level all gates of the group's
     // communicators are held meanwhile, entered in one global order so that two threads that end
-    // groups cannot wait for each other.
-    template <typename End> int ended(registrar::Registrar& registrar, End&& end) {
+    // groups cannot wait for each other. `launches`: not ncclGroupSimulateEnd, which says how long
+    // the calls would take; it makes and ends communicators nevertheless (NCCL 2.28.9).
+    template <typename End>
+    int ended(registrar::Registrar& registrar, bool launches, End&& end) {
         const bool outermost = depth_ == 1;
-        const int result = closed(end, true);
+        const int result = closed(end, launches);
         if (outermost) {
             completed(result, registrar);
-        }
-        return told(result);
-    }
-
-    // Likewise for ncclGroupSimulateEnd: it closes the group too, and looks at the registration
-    // cache to say how long the group would take. Nothing is carried out, so no birth is delivered.
-    template <typename End> int simulated(End&& end) {
-        const bool outermost = depth_ == 1;
-        const int result = closed(end, false);
-        if (outermost) {
-            births_.clear();
-            endings_.clear();
         }
         return told(result);
     }
@@ -123,7 +113,7 @@ class ThreadGroup {
     void expect(std::unique_ptr<Ending> ending) { endings_.push_back(std::move(ending)); }
 
   private:
-    template <typename End> int closed(End&& end, bool carries_out) {
+    template <typename End> int closed(End&& end, bool launches) {
         if (depth_ != 1) {
             depth_ -= depth_ > 0;
             return end();
@@ -132,7 +122,7 @@ class ThreadGroup {
         const std::vector<registrar::CommunicatorPtr> inside = enter_all(touched);
         const int result = end();
         depth_ = 0;
-        if (carries_out && (result == kSuccess || result == kInProgress)) {
+        if (launches && (result == kSuccess || result == kInProgress)) {
             tally(inside);
             look_at_new_aliases(touched, inside);
         }

@@ -319,12 +319,13 @@ int on_ncclGroupStart() {
 }
 
 int on_ncclGroupEnd() {
-    return ThreadGroup::mine().ended(registrar(), [] { return api().ncclGroupEnd(); });
+    return ThreadGroup::mine().ended(registrar(), true, [] { return api().ncclGroupEnd(); });
 }
 
 int on_ncclGroupSimulateEnd(Simulation* simulation) {
-    return ThreadGroup::mine().simulated(
-        [simulation] { return api().ncclGroupSimulateEnd(simulation); });
+    return ThreadGroup::mine().ended(registrar(), false, [simulation] {
+        return api().ncclGroupSimulateEnd(simulation);
+    });
 }
 
 std::vector<std::string> install_interposer(registrar::Registrar& owner,

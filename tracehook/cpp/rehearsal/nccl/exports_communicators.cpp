@@ -296,7 +296,7 @@ TRACEHOOK_NCCL(Result, ncclGroupSimulateEnd, Simulation* simulation) {
     if (simulation != nullptr) {
         simulation->estimated_time = 0;
     }
-    return group_discard();
+    return group_end("ncclGroupSimulateEnd", false);
 }
 
 TRACEHOOK_NCCL(void, ncclResetDebugInit) {

@@ -163,9 +163,9 @@ void group_start() {
     ++group.depth;
 }
 
-Result group_end() {
+Result group_end(const char* call, bool launches) {
     if (group.depth == 0) {
-        return failed(kInvalidUsage, "ncclGroupEnd: there is no ncclGroupStart before it");
+        return failed(kInvalidUsage, std::string(call) + ": there is no ncclGroupStart before it");
     }
     if (--group.depth > 0) {
         return kSuccess;
@@ -186,21 +186,11 @@ Result group_end() {
     if (result != kSuccess && result != kInProgress) {
         return give_up(result);
     }
-    const Result second =
-        carry_out("ncclGroupEnd", std::move(ended.windows), std::move(ended.requests));
+    if (!launches) {
+        return result;
+    }
+    const Result second = carry_out(call, std::move(ended.windows), std::move(ended.requests));
     return second == kSuccess ? result : second;
-}
-
-Result group_discard() {
-    if (group.depth == 0) {
-        return failed(kInvalidUsage, "ncclGroupSimulateEnd: there is no ncclGroupStart before it");
-    }
-    if (--group.depth > 0) {
-        return kSuccess;
-    }
-    const Group ended = std::exchange(group, Group{});
-    std::for_each(ended.jobs.begin(), ended.jobs.end(), take_handle_back);
-    return ended.failure;
 }
 
 Result submit(const char* call, Request request) {

@@ -34,9 +34,8 @@ struct Job {
 };
 
 void group_start();
-Result group_end();
-// Ends the group and carries out nothing.
-Result group_discard();
+// `launches`: not of ncclGroupSimulateEnd, which makes communicators and no more.
+Result group_end(const char* call = "ncclGroupEnd", bool launches = true);
 
 // Keeps the work for the end of the group, or carries it out now if there is no group.
 Result submit(const char* call, Request request);

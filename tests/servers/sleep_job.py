@@ -77,13 +77,20 @@ def vllm() -> tuple[Region, Callable[[], None], Callable[[], None]]:
     return region, sleep, wake
 
 
+def held() -> tuple[int, int]:
+    """Return the segments that torch has, and their bytes."""
+    return torch.cuda.memory_stats().get("segment.all.current", 0), torch.cuda.memory_reserved()
+
+
 device = torch.device("cuda", RANK)
 torch.cuda.set_device(device)
 dist.init_process_group("nccl", store=dist.FileStore(os.environ["TEST_STORE"], WORLD), rank=RANK, world_size=WORLD)
 region, sleep, wake = {"torch_memory_saver": memory_saver, "vllm": vllm}[LIBRARY]()
+segments_before, before = held()
 with region():
     shard = torch.full((ELEMENTS,), float(RANK + 1)).to(device)
     gathered = torch.empty(ELEMENTS * WORLD, device=device)
+segments, size = held()[0] - segments_before, held()[1] - before
 beside = torch.empty(ELEMENTS * WORLD, device=device)
 with tracehook.symmetric() if HOOKED else contextlib.nullcontext():
     window = torch.full((ELEMENTS,), float(RANK + 1)).to(device)
@@ -132,15 +139,21 @@ resumes: list[float] = []
 use()
 for _ in range(CYCLES):
     dist.barrier()
-    before = free_memory()
+    had = free_memory()
     timed(sleep, pauses)
-    gave_back.append(free_memory() - before)
+    gave_back.append(free_memory() - had)
     dist.barrier()
     timed(wake, resumes)
     dist.barrier()
     use()
 milliseconds = {name: 1000 * statistics.median(each) for name, each in (("pause", pauses), ("resume", resumes))}
-told = {"wrong": wrong, "gave_back": sorted(set(gave_back)), "milliseconds": milliseconds}
+told = {
+    "wrong": wrong,
+    "segments": segments,
+    "bytes": size,
+    "gave_back": sorted(set(gave_back)),
+    "milliseconds": milliseconds,
+}
 graph.reset()  # NCCL waits for it
 os.write(1, f"fact {RANK} {json.dumps(told)}\n".encode())
 dist.destroy_process_group()

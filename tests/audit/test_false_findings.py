@@ -86,11 +86,20 @@ def test_the_time_of_a_place_on_earth(logs: Path) -> None:
 
 
 def test_a_child_of_a_rank_is_no_rank(logs: Path) -> None:
-    """A data loader's process has its parent's rank, and may end without a word."""
+    """A data loader's process has its parent's rank, and may end without a word, also if it uses a device."""
     main = [json.loads(line) for line in log_of(logs, 1).read_text().splitlines()]
     begin = main[0] | {"pid": 99, "t_ns": main[5]["t_ns"]}
     (logs / "clean.rank1.vm.99.jsonl").write_text(json.dumps(begin) + "\n")
     Audit(logs).expect(CLEAN)
+    (had_one,) = [event["t_ns"] for event in main if event["event"] == "communicator.pending"][:1]
+    segment = next(event for event in main if event["event"] == "segment.alloc")
+    late = [begin | {"t_ns": had_one + 1}, segment | {"t_ns": had_one + 2, "seq": 1}]
+    (logs / "clean.rank1.vm.99.jsonl").write_text("".join(json.dumps(event) + "\n" for event in late))
+    Audit(logs).expect(CLEAN)
+    (logs / "clean.rank1.vm.99.jsonl").write_text(
+        "".join(json.dumps(event) + "\n" for event in [begin | {"t_ns": had_one - 1}, *late[1:]])
+    )
+    Audit(logs).expect(FINDINGS, "no-end")
 
 
 def test_a_rank_that_never_got_to_its_device_is_one(logs: Path) -> None:

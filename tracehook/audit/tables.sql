@@ -155,12 +155,15 @@ FROM told LEFT JOIN fact USING (process) LEFT JOIN ending USING (process);
 DROP TABLE told;
 DROP TABLE ending;
 
--- A child of a rank has the rank's number too (a data loader, a pool of processes). `helper`: it used no device while one did.
+-- A child of a rank has the rank's number too (a data loader, a pool of processes). `helper`: it used no device while one did, or
+-- began when that one had communicators, and made none.
 ALTER TABLE process ADD COLUMN helper BOOLEAN DEFAULT false;
-UPDATE process SET helper = true WHERE NOT used_cuda AND rank IS NOT NULL AND EXISTS (
+UPDATE process SET helper = true WHERE rank IS NOT NULL AND EXISTS (
     FROM process AS main WHERE main.used_cuda AND main.rank = process.rank AND main.job IS NOT DISTINCT FROM process.job
       AND main.first_ns <= coalesce(process.alive_ns, process.last_ns)
-      AND process.first_ns <= coalesce(main.alive_ns, main.last_ns));
+      AND process.first_ns <= coalesce(main.alive_ns, main.last_ns)
+      AND (NOT process.used_cuda OR process.communicators = 0 AND EXISTS (
+          FROM communicator WHERE communicator.process = main.process AND found_ns < process.first_ns)));
 DROP TABLE fact;
 
 -- How much was looked at. `used`: local registrations that NCCL was seen to use. `in_vain`: those that it could not. `left_out`:

@@ -11,6 +11,7 @@ from support.audits import CLEAN, FINDINGS, GOLDEN, UNUSABLE, Audit, change, log
 from typer.testing import CliRunner
 
 from tracehook.commands import app
+from tracehook.log.directory import find_logs
 
 _FAILED = {"how": "exception", "exception": "ValueError", "message": "", "status": 1}
 
@@ -101,6 +102,22 @@ def test_workers_that_made_an_id_each_are_one_job(logs: Path) -> None:
     done = Audit(logs)
     assert done.err == "", done
     assert json.loads(Audit(logs, "--json").out)["looked"]["processes"] == 2
+
+
+def test_a_rank_that_nobody_heard_of_in_time_is_that_of_the_communicator(logs: Path) -> None:
+    """As of a worker of `mp.spawn` whose group lives for a moment; a communicator without all ranks tells nothing."""
+    for rank in (0, 1):
+        with_begin(log_of(logs, rank), rank=None, world_size=None)
+
+    def known(size: int) -> bytes:
+        return json.dumps({"event": "rank.known", "t_ns": 1, "rank": 0, "world_size": size}).encode() + b"\n"
+
+    whole = log_of(logs, 0).read_bytes().splitlines(keepends=True)
+    log_of(logs, 0).write_bytes(b"".join([*whole[:-1], known(2), whole[-1]]))
+    Audit(logs).expect(CLEAN, "2 ranks")
+    assert [log.told_rank for log in find_logs(logs, logs).logs] == [1, 0]
+    log_of(logs, 0).write_bytes(b"".join([*whole[:-1], known(3), whole[-1]]))
+    assert {log.told_rank for log in find_logs(logs, logs).logs} == {0, None}
 
 
 def test_the_jobs_of_a_directory(logs: Path) -> None:

@@ -1,13 +1,14 @@
 """How tracehook comes into a process, and that it never stands in the way of `import torch`."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.processes import environment, forked, python, run
+
+from tracehook.log.reader import read_directory
 
 LOADED = (
     "import sys, torch; print(sorted(n for n in sys.modules if n.startswith('tracehook')), torch.cuda.is_initialized())"
@@ -115,13 +116,29 @@ def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
     assert len([*folder.glob("*.jsonl")]) == 1
 
 
-def test_module_that_raises_while_imported(tmp_path: Path) -> None:
-    """If what writes the log raises, there is no log, and one line says why; the rest works."""
-    Path(tmp_path, "structlog.py").write_text("raise ValueError('broken on purpose')\n")
+@pytest.mark.parametrize("name", ["structlog", "rich", "better_exceptions", "orjson", "greenlet"])
+def test_a_file_of_the_program_with_the_name_of_a_package_is_not_run(tmp_path: Path, name: str) -> None:
+    """The log is whole nevertheless, and says what it says without that file."""
+    Path(tmp_path, f"{name}.py").write_text("print('mine'); raise SystemExit('broken on purpose')\n")
     env = {"SYMM_REGISTER_HOOK": "1", "PYTHONPATH": str(tmp_path), "SYMM_REGISTER_LOG": str(tmp_path / "logs")}
     run = python("import torch, tracehook; print(tracehook.status()['state'])", env=env)
-    assert (run.out, run.status) == ("waiting\n", 0), run.output
-    assert re.fullmatch(r"tracehook: no log from here on, \S+: broken on purpose; the job goes on\n", run.err), run.err
+    assert (run.out, run.err, run.status) == ("waiting\n", "", 0), run.output
+    (log,) = read_directory(tmp_path / "logs")
+    assert log.ended
+    assert not log.has_ring
+
+
+@pytest.mark.parametrize(
+    "what", ["del sys.argv; import torch", "import torch; sys.excepthook = sys.stdout = sys.stderr = None"]
+)
+def test_a_program_without_what_python_has(tmp_path: Path, what: str) -> None:
+    """An embedded interpreter may have no arguments, and one that ends no streams."""
+    env = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path / "logs")}
+    run = python(f"import sys; {what}", env=env)
+    assert (run.err, run.status) == ("", 0), run.output
+    (log,) = read_directory(tmp_path / "logs")
+    assert log.ended
+    assert not log.has_ring
 
 
 @pytest.mark.parametrize("first", ["import tracehook; tracehook.enable(); import torch", "import torch, tracehook"])

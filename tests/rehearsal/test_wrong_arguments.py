@@ -3,7 +3,7 @@
 import pytest
 from support.rehearsal import Rehearsal, rehearse
 
-NO_GROUP = "RuntimeError: tracehook: there is no process group yet: call torch.distributed.init_process_group first"
+NO_GROUP = "RuntimeError: tracehook: there is no process group: call torch.distributed.init_process_group first"
 NO_MEMBER = "TypeError: tracehook: expected a process group, such as dist.new_group(...) or mesh.get_group(...), got "
 OPERATION = "ValueError: tracehook: the operation is 'all_reduse': give one of all_gather, all_reduce, "
 BYTES = "ValueError: tracehook.reserve: expected bytes, got "
@@ -16,7 +16,7 @@ BEFORE = {
     "tracehook.empty(2)": NO_GROUP,
     "tracehook.ipc.PeerGroup()": NO_GROUP,
     "tracehook.is_symmetric('x')": f"{NO_TENSOR}'x'",
-    f"tracehook.explain({ON_DEVICE}).text": "'there is no process group yet: call",
+    f"tracehook.explain({ON_DEVICE}).text": "'there is no process group: call",
 }
 AFTER = {
     "tracehook.symmetric('tp')": f"{NO_MEMBER}'tp'",

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
 
 
-NO_GROUP = "there is no process group yet: call torch.distributed.init_process_group first"
+_FOREIGN = "the process group was destroyed, or is not one of torch.distributed's"
+NO_GROUP = "there is no process group: call torch.distributed.init_process_group first"
 _USUAL_TIMEOUT = 600.0  # seconds: of torch's groups with NCCL
 _BETWEEN_TRIES = 0.1  # seconds
 _REACHED = 1.0  # seconds within which a machine answers, or torch shall find out
@@ -142,7 +143,7 @@ def resolve(group: ProcessGroup | Sequence[ProcessGroup] | None) -> tuple[Proces
     import torch.distributed as dist
 
     if not any_exists():
-        raise RuntimeError(f"tracehook: {NO_GROUP}")
+        raise RuntimeError(f"tracehook: {NO_GROUP if group is None else _FOREIGN}")
     if group is None:
         default = dist.group.WORLD
         return (default,) if default is not None else ()
@@ -192,7 +193,7 @@ def _facts(group: ProcessGroup, backend: Any) -> GroupFacts:
 
     world: Any = distributed_c10d._world
     if not is_known(group):
-        raise RuntimeError("tracehook: the process group was destroyed, or is not one of torch.distributed's")
+        raise RuntimeError(f"tracehook: {_FOREIGN}")
     _, store = world.pg_map[group]
     bound = group.bound_device_id
     device = bound.index if bound is not None else torch.cuda.current_device()

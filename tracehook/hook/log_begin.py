@@ -85,7 +85,7 @@ def begin_fields(
         **known_bugs.surroundings(),
         "emulated": "TRACEHOOK_EMU_DEVICES" in environment,
         "program": _program(),
-        "argv": [encodable(part) for part in sys.argv[:1]],
+        "argv": [encodable(part) for part in getattr(sys, "argv", [])[:1]],
     }
 
 

@@ -77,6 +77,7 @@ def find_logs(path: Path, scratch: Path, since: float = 0.0) -> Directory:
         why = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
         raise LogError(why or f"{path}: no .jsonl log in it; was SYMM_REGISTER_HOOK=1 set, and torch imported?")
     _complete(found.logs)
+    _give_ranks(found.logs)
     found.misnamed += _take_copies_out(found.logs)
     found.logs.sort(key=place_of)
     return found
@@ -103,6 +104,23 @@ def _complete(logs: list[LogFile]) -> None:
             # Of several starts of a job it was in the last one that had begun when its file was made.
             like = max(alike, key=lambda other: (_before(other, log), other.began or datetime.min))
             log.begin |= {name: like.begin.get(name) for name in ("job", "attempt", "world_size")}
+
+
+def _give_ranks(logs: list[LogFile]) -> None:
+    """Give its rank to a process whose group ended before its log's thread looked: that in the others' communicator.
+
+    That is its rank in the job if the communicator has all ranks, and those that are known have the same in both.
+    """
+    for log in logs:
+        if log.told_rank is not None:
+            continue
+        for comm, birth in log.participation.communicators.items():
+            place = whole_number(birth.get("comm_rank"), 1 << 31), whole_number(birth.get("ranks"))
+            others = [each for each in logs if each.told_rank is not None and comm in each.participation.communicators]
+            known = [whole_number(each.participation.communicators[comm].get("comm_rank")) for each in others]
+            if others and [(rank, place[1]) for rank in known] == [(each.told_rank, each.world_size) for each in others]:
+                log.begin |= dict(zip(("rank", "world_size"), place, strict=True))
+                break
 
 
 def _take_copies_out(logs: list[LogFile]) -> list[str]:

@@ -34,8 +34,9 @@ class Participation:
 
     used_device: bool = False
     is_in_groups: bool = False
-    communicators: set[str] = field(default_factory=set)  # keys, which no other job has
+    communicators: dict[str, Event] = field(default_factory=dict)  # their births, by keys that no other job has
     rank: int | None = None
+    world_size: int | None = None
     tells_of_ranks: bool = False
 
     def add(self, event: Event) -> None:
@@ -45,9 +46,10 @@ class Participation:
         match event["event"]:
             # The key of an adopted one is made of the group's name, which other jobs have too.
             case "communicator.pending" if (whole_number(event.get("ranks")) or 0) > 1 and not event.get("adopted"):
-                self.communicators.add(str(event.get("comm")))
+                self.communicators[str(event.get("comm"))] = event
             case "rank.known":
                 self.rank = whole_number(event.get("rank"), 1 << 31)
+                self.world_size = whole_number(event.get("world_size"), 1 << 31)
             case "rehearsal.violation" | "rehearsal.hang":
                 self.tells_of_ranks = True
             case _:
@@ -97,6 +99,17 @@ class LogFile:
     def rank(self) -> int | None:
         """The global rank, if the launcher said one."""
         return rank_of(self.begin)
+
+    @property
+    def told_rank(self) -> int | None:
+        """The global rank, if the launcher or the default group said one."""
+        return self.participation.rank if self.rank is None else self.rank
+
+    @property
+    def world_size(self) -> int | None:
+        """The number of ranks, likewise."""
+        size = whole_number(self.begin.get("world_size"), 1 << 31)
+        return self.participation.world_size if size is None else size
 
     @property
     def job(self) -> str | None:

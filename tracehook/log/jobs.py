@@ -235,7 +235,7 @@ def _joined(groups: dict[str | None, list[P]]) -> list[list[str | None]]:
 
 def _keys(processes: Iterable[P]) -> set[str]:
     """Return the communicators of processes without a rank. Whoever gives a rank gives all of them one id, or none."""
-    found = (process.participation.communicators for process in processes if rank_of(process.begin) is None)
+    found = (set(process.participation.communicators) for process in processes if rank_of(process.begin) is None)
     return {key for keys in found for key in keys}
 
 

@@ -14,6 +14,7 @@ from tracehook.log import calls, records, tallies, threads
 from tracehook.log.bound import NO_BOUND, Bound
 from tracehook.log.encoding import dumps
 from tracehook.log.event_counts import EventCounts
+from tracehook.log.installed import is_installed
 from tracehook.log.parts import Parts
 from tracehook.log.stderr import warn, words_of
 from tracehook.log.tables import Reason
@@ -33,12 +34,24 @@ class Aside(Protocol):
 
 
 SCHEMA = "1.23"
+_OF_STRUCTLOG = ("rich", "better_exceptions", "greenlet")
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
 _CROWDED = 8  # an 8th of the ring waits: from here on the events of segments that came and went are summed
 _CROWD_PERIOD = 0.005  # seconds to the next look after a crowd
 _JUMP = 1_000_000_000  # nanoseconds by which the wall clock differs from the clock of the events all at once
 _PATIENCE = 5.0  # seconds in which the thread must have written a line, for others to wait on for it
+
+
+class _Plain:
+    """A logger of the same lines, without structlog."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Write a line."""
+        self._file.write(dumps({"event": event, **fields}) + b"\n")
 
 
 def _wall_time() -> str:
@@ -110,10 +123,16 @@ class Journal:
             self._give_up(problem)
 
     def _new_logger(self) -> Any:
+        # A file beside the program may have the name of structlog, or of what that imports where it is: its code is
+        # the program's. Its lines are those that structlog writes.
+        if not all(map(is_installed, ("structlog", *_OF_STRUCTLOG))):
+            return _Plain(cast("BinaryIO", self._file))
         # With rich and pygments, which it imports where they are, this takes ten times as long as all else at our
         # start. So it comes with the second line, on the log's thread, and `import torch` does not wait for it.
-        import structlog
-
+        try:
+            import structlog
+        except Exception:  # the user's program comes first, whatever an installation lacks
+            return _Plain(cast("BinaryIO", self._file))
         threads.leave_threading()  # its module for the standard library's logging makes a record
         # wrap_logger and not configure(): structlog's configuration belongs to the application.
         return structlog.wrap_logger(
@@ -270,11 +289,7 @@ class Journal:
         if self._file is None:
             return False
         if self._logger is None:
-            try:
-                self._logger = self._new_logger()
-            except Exception as problem:  # the user's program comes first, whatever an installation lacks
-                self._give_up(problem)
-                return False
+            self._logger = self._new_logger()
         try:
             self._logger.info(name, **fields)
             self._file.remember(name, fields)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tracehook.audit import blame
+from tracehook.audit import blame, order
 from tracehook.audit.called import Caller, Callers, see_until_now
 from tracehook.audit.finding import Finding, in_order
 from tracehook.audit.waits import waits
@@ -22,8 +22,8 @@ def job(ranks: int, groups: dict[str, list[list[int]]], program: Program) -> Cal
     processes = []
     for rank in range(ranks):
         made: dict[str, list[Call]] = defaultdict(list)
-        for order, name in enumerate(program(rank), start=1):
-            made[name].append(Call(len(made[name]), ALL_REDUCE, 1024, -1, order, len(made[name]) + 1))
+        for turn, name in enumerate(program(rank), start=1):
+            made[name].append(Call(len(made[name]), ALL_REDUCE, 1024, -1, turn, len(made[name]) + 1))
         parts = {}
         for role, (name, each) in enumerate(groups.items(), start=1):
             members = next(members for members in each if rank in members)
@@ -198,7 +198,7 @@ def test_a_culprit_comes_before_the_waits_that_a_rehearsal_saw():
 
     def first(made: Callers, missing: int) -> Finding:
         seen = [Finding("ranks-hung", "error", "", (missing, 3), None, None, SECOND // 2, None)]
-        return in_order([*seen, *blame.after_hang(made, seen, blame.findings(made))])[0]
+        return in_order([*seen, *order.after_hang(made, seen, blame.findings(made))])[0]
 
     assert (first(circle, 2).rule, first(circle, 2).ranks[0]) == ("rank-missing", 3)
     both = ["tp", "cp"]
@@ -208,13 +208,31 @@ def test_a_culprit_comes_before_the_waits_that_a_rehearsal_saw():
     assert first(absent, 1).rule == "ranks-hung"  # rank 1 waits nowhere
 
 
+def test_a_hang_comes_after_the_refused_call_that_caused_it():
+    """A rehearsal notices it at once, and says so of each rank a moment later; another hang stays where it is."""
+    hang = Finding("ranks-hung", "error", "", (2,), "tp", None, SECOND, None)
+    refused = Finding("rule-broken", "error", "", (0,), "tp", None, SECOND + 5, None)
+    assert [each.ns for each in order.after_refusals([hang, refused])] == [SECOND + 6, SECOND + 5]
+    assert order.after_refusals([replace(hang, comm="cp"), refused])[0].ns == SECOND
+    assert order.after_refusals([replace(hang, ns=2 * SECOND), refused])[0].ns == 2 * SECOND
+
+
+def test_a_rank_in_a_function_of_torch_comes_after_one_that_is_in_none():
+    """It may wait for that one there, without NCCL: both are at the end of a chain."""
+    made = job(4, {"tp": [[0, 1], [2, 3]]}, lambda rank: ["tp"] * (3 + (rank % 2)))
+    found = blame.findings(made)
+    assert [each.ranks[0] for each in in_order(order.who_waits_last(made, found))] == [0, 2]
+    in_group_calls(made, {0: "recv"})
+    assert [each.ranks[0] for each in in_order(order.who_waits_last(made, found))] == [2, 0]
+
+
 def test_calls_that_differ_come_before_the_refusal_of_each_call():
     """Of two ranks a rehearsal names the one that is first to hear of it, and the calls cannot tell who is wrong."""
     seen = [Finding("rule-broken", "error", "", (0,), "tp", None, SECOND, None)]
     differ = Finding("calls-differ", "error", "", (0, 1), "tp", None, 2 * SECOND, None)
     elsewhere = replace(differ, comm="cp")
-    assert [each.ns for each in blame.before_refusals(seen, [differ, elsewhere])] == [SECOND - 1, 2 * SECOND]
-    assert blame.before_refusals([], [differ]) == [differ]
+    assert [each.ns for each in order.before_refusals(seen, [differ, elsewhere])] == [SECOND - 1, 2 * SECOND]
+    assert order.before_refusals([], [differ]) == [differ]
 
 
 @pytest.mark.parametrize(("ranks", "named"), [(4, (0, 1, 2, 3)), (2, (1, 0))])
@@ -260,6 +278,17 @@ def test_of_two_ranks_one_of_which_waits_without_nccl_both_are_named():
     (finding,) = blame.findings(made)
     assert set(finding.ranks) == {0, 1}
     assert "their calls cannot tell which of them is wrong" in finding.message
+
+
+@pytest.mark.parametrize(("groups", "named"), [([[0, 1]], {0, 1}), ([], {0}), ([[0, 2, 3], [0, 1]], {0, 1})])
+def test_who_waits_without_nccl_waits_for_its_group(groups, named):
+    """Of its groups, the one in which the fewest are missing: else innocent ranks would have to come, too."""
+    made = job(4, {"world": [[0, 1, 2, 3]]}, lambda rank: ["world"] * (3 + (rank > 0)))
+    in_group_calls(made, {0: "barrier"}).processes[0].groups = [(ranks, False) for ranks in groups]
+    (finding,) = blame.findings(made)
+    assert set(finding.ranks) >= named
+    assert ("cannot tell" in finding.message) == (len(named) > 1)
+    assert "for rank 1 " in finding.message if groups else "for ranks 1, 2 and 3" in finding.message
 
 
 def test_a_rank_whose_calls_were_not_all_counted_may_wait_in_nccl():
@@ -409,6 +438,21 @@ def making(rank: int, size: int, key: str, parent: str, child: int = 0) -> Calls
     return counted(key, 0, rank, size, [])._replace(making=Making(7, child, parent))
 
 
+def test_who_waits_where_a_communicator_is_made_for_a_rank_that_nobody_knows_is_not_named_alone():
+    """As in the first send to another rank: that rank went on to a collective, or any of the others did."""
+    found = job(4, {"world": [[0, 1, 2, 3]]}, lambda rank: ["world"] * (3 + (rank > 0)))
+    found.processes[0].making.append(making(0, 2, "pair", ""))
+    (finding,) = blame.findings(Callers(found.processes, {}))
+    assert set(finding.ranks) == {0, 1, 2, 3}
+    assert "rank 0 waits for 1 of ranks 1, 2 and 3 in the making of a communicator" in finding.message
+    found.processes[0].making[:] = [making(0, 3, "three", "")]
+    found.processes[0].groups = [([0, 2, 3], True), ([0, 2, 3], False), ([1, 2, 3], True)]
+    for rank in (2, 3):
+        found.processes[rank].making.append(making(1 + (rank == 3), 3, "three", ""))
+    found.processes[3].making.clear()
+    assert all("1 and" not in finding.message for finding in blame.findings(Callers(found.processes, {})))
+
+
 @pytest.mark.parametrize("parent", ["world0", ""], ids=["split", "init"])
 def test_who_does_not_come_to_where_a_communicator_is_made_is_named(parent):
     """Of a split all ranks of the parent; without a parent those that lie between the ranks that came."""
@@ -426,7 +470,10 @@ def test_who_is_missing_is_not_guessed():
     found = job(4, pairs(4), lambda _: ["tp", "cp", "world"])
     for rank, place in ((0, 0), (3, 2)):
         found.processes[rank].making.append(making(place, 3, "made", ""))
-    assert blame.findings(Callers(found.processes, {})) == []
+    (finding,) = blame.findings(Callers(found.processes, {}))
+    assert finding.ranks == (1, 2, 0, 3)
+    assert "ranks 0 and 3 wait for 1 of ranks 1 and 2 in the making of a communicator" in finding.message
+    assert "cannot tell which of them is wrong" in finding.message
 
 
 def test_a_call_behind_one_that_waits_was_not_reached():

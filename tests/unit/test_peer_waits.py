@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from tracehook.audit import blame, live_waits, semaphores
+from tracehook.audit import blame, live_waits, order, semaphores
 from tracehook.audit.called import Callers
 from tracehook.audit.finding import Finding, in_order
 from tracehook.audit.waits import waits
@@ -24,14 +24,14 @@ def peers(ranks: int, program: Program, graphs: Iterable[int] = ()) -> Callers:
         made: dict[object, list[Call]] = {"all": [], "pair": []}
         transfers: list[Call] = []
         totals: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-        for order, (name, *given) in enumerate(program(rank), start=1):
+        for turn, (name, *given) in enumerate(program(rank), start=1):
             if name in made:
-                made[name].append(Call(len(made[name]), ALL_REDUCE, 1024, -1, order, len(made[name]) + 1))
+                made[name].append(Call(len(made[name]), ALL_REDUCE, 1024, -1, turn, len(made[name]) + 1))
                 continue
             peer, channel, stream = (int(str(each)) for each in (*given, 0, 0)[:3])
             root = peer if name == "read" else peer + ranks * (channel + 1)
             totals[root][name != "signal"] += 1
-            transfers.append(Call(len(transfers), CODES[str(name)], 0, root, order, stream, 1))
+            transfers.append(Call(len(transfers), CODES[str(name)], 0, root, turn, stream, 1))
         group = counted("peers", 0, rank, ranks, [])._replace(
             transfers=len(transfers),
             transfers_returned=len(transfers),
@@ -192,13 +192,13 @@ def test_what_a_rehearsal_says_of_nccl_does_not_come_before_the_signal_that_is_o
     seen = [
         Finding("ranks-hung", "error", "rank 0 did not come", (0, 1), "world", None, SECOND // 2, None, "", "always")
     ]
-    concluded = blame.after_hang(job, seen, blame.findings(job))
+    concluded = order.after_hang(job, seen, blame.findings(job))
     assert in_order([*seen, *concluded])[0].rule == "rank-missing"
     plain = peers(2, lambda rank: [("all",)] * rank)
-    assert in_order([*seen, *blame.after_hang(plain, seen, blame.findings(plain))])[0].rule == "ranks-hung"
+    assert in_order([*seen, *order.after_hang(plain, seen, blame.findings(plain))])[0].rule == "ranks-hung"
     downstream: list[list[Act]] = [[("wait", 1)], [("pair",)], []]
     third = peers(3, downstream.__getitem__)
-    (named, *_) = blame.after_hang(third, seen, blame.findings(third))
+    (named, *_) = order.after_hang(third, seen, blame.findings(third))
     assert named.ranks[0] == 2
     assert in_order([*seen, named])[0] is named  # rank 0 waits, and so does the one for whose signal it waits
 

@@ -21,7 +21,7 @@ from itertools import groupby
 from tracehook.audit import semaphores
 from tracehook.audit.called import COLLECTIVE, HOST, MADE, Caller, Callers, Member, Step
 from tracehook.audit.chains import ends
-from tracehook.audit.finding import OUTSIDE, Finding
+from tracehook.audit.finding import OUTSIDE, UNDECIDED, Finding
 from tracehook.audit.programs import by_number, culprits, is_behind
 from tracehook.audit.semaphores import named
 from tracehook.audit.waits import Wait, by_process, given_up, waits
@@ -56,7 +56,10 @@ _SECOND = 1_000_000_000
 _STILL = 5  # seconds
 _MARGIN = 20  # calls
 _MOST_TOLD = 6  # waits of a circle
-_UNDECIDED = "their calls cannot tell which of them is wrong"
+_COMPARE = (
+    "Compare what these ranks did before: `tracehook stacks DIR` prints their lines while they run, --flight-recorder "
+    "the stacks of their calls."
+)
 
 
 def with_last_call(job: Callers, found: Sequence[Finding]) -> list[Finding]:
@@ -79,43 +82,6 @@ def with_last_call(job: Callers, found: Sequence[Finding]) -> list[Finding]:
 def _last_is_unknown(process: Caller) -> str:
     many = f"{process.uncounted} of its communicators" if process.uncounted > 1 else "one of its communicators"
     return f"its last call is not known, because the calls of {many} were not counted"
-
-
-def after_hang(job: Callers, seen: Iterable[Finding], concluded: Sequence[Finding]) -> list[Finding]:
-    """Return what we conclude of ranks that wait, not before the hang that a rehearsal itself saw: it knew more.
-
-    But of signals of peers it knows nothing: a finding stays if it first names a rank that waits for one, or owes it.
-    And if the first rank that it names waits, too, or has no name, another culprit, or that nobody can tell, stays.
-    """
-    hangs = [each for each in seen if each.rule == "ranks-hung" and each.ns is not None]
-    unnamed = {each.comm for each in hangs if not each.ranks}  # it knew nothing of a rank that did not come there
-    began = min((each.ns or 0 for each in hangs), default=0)
-    waited = waits(job) if began else []
-    of_signals = {each.rank for wait in waited if semaphores.is_unsent(wait) for each in (wait.process, *wait.missing)}
-    waiting = {wait.process.rank for wait in waited}
-    named_first = [each.ranks[0] for each in hangs if each.ns == began and each.ranks and each.ranks[0] in waiting]
-
-    def placed(found: Finding) -> Finding:
-        is_other = named_first and (found.ranks[:1] != tuple(named_first[:1]) or _UNDECIDED in found.message)
-        if began and found.ranks and (is_other or found.comm in unnamed or found.ranks[0] in of_signals):
-            return replace(found, ns=min(found.ns or began, began - 1))
-        return replace(found, ns=max(found.ns, began + 1)) if found.ns is not None else found
-
-    return [placed(each) if each.rule == "rank-missing" else each for each in concluded]
-
-
-def before_refusals(seen: Iterable[Finding], concluded: Sequence[Finding]) -> list[Finding]:
-    """Return what we conclude; that calls differ comes before what a rehearsal says of each rank whose call it refused.
-
-    It knows whose call is the odd one, or that nobody can tell.
-    """
-    refused = [each for each in seen if each.rule == "rule-broken" and each.ns is not None]
-
-    def placed(found: Finding) -> Finding:
-        moments = [each.ns - 1 for each in refused if each.comm == found.comm and each.ns is not None]
-        return replace(found, ns=min([*moments, *([found.ns] if found.ns is not None else [])], default=None))
-
-    return [placed(each) if each.rule == "calls-differ" else each for each in concluded]
 
 
 def findings(job: Callers) -> list[Finding]:
@@ -156,7 +122,7 @@ def _differences(job: Callers, waiting: Mapping[int, Sequence[Wait]]) -> list[Fi
         alike = [(text, [members[place].process for place in its]) for text, its in groupby(order, texts.__getitem__)]
         about = "; ".join(f"{named(its)} made {text}" for text, its in alike) or "that call is too long ago to name it"
         if len(order) > 1 and not odd:
-            about += f"; {_UNDECIDED}"
+            about += f"; {UNDECIDED}"
         elif 2 * len(odd) < len(order):
             wrong = named([members[place].process for place in order[: len(odd)]])
             about += f"; {wrong} {'differs' if len(odd) == 1 else 'differ'} from the others"
@@ -288,7 +254,11 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
         its = [wait for process in suspects for wait in waited_for[process.number]]
         if _had_just_begun(its, failed_ns):
             continue
-        if len(suspects) == 1 and _is_too_far_apart(suspects[0], its, waiting):
+        idle = [each for each in its[0].missing if each.number not in waiting] if its else []
+        if len(suspects) == 1 and len(idle) > 1 and all(wait.some for wait in its):
+            done |= {each.number for each in idle}
+            out.append(_told_some(job, idle, its))
+        elif len(suspects) == 1 and _is_too_far_apart(suspects[0], its, waiting):
             out.append(_too_far_apart(job, suspects[0], its))
         elif len(suspects) == 1:
             out.append(_told_missing(job, suspects[0], its, waiting.get(suspects[0].number)))
@@ -365,7 +335,7 @@ def _told_circle(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, S
     waits_ = [wait for process in circle for wait in waiting[process.number]]
     told = "; ".join(_told_wait(job, wait) for wait in waits_[:_MOST_TOLD])
     more = f"; and {len(waits_) - _MOST_TOLD} more wait" if len(waits_) > _MOST_TOLD else ""
-    message = f"{named(circle)} wait for each other, and {_UNDECIDED}: {told}{more}"
+    message = f"{named(circle)} wait for each other, and {UNDECIDED}: {told}{more}"
     if semaphores.are_all(waits_):
         message = (
             f"{named(circle)} wait for each other in PeerGroup.wait, for signals that nobody sent: "
@@ -374,13 +344,28 @@ def _told_circle(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, S
     steps = [(wait.process, wait.step.call) for wait in waits_]
     moved = [process.moved_ns for process in circle if process.moved_ns is not None]
     found = _finding("rank-missing", message, circle, waits_[0].comm, min(moved, default=None), steps)
-    return _advised(found, waits_)
+    return _advised(replace(found, advice=_COMPARE), waits_)
+
+
+def _told_some(job: Callers, idle: Sequence[Caller], its: Sequence[Wait]) -> Finding:
+    """Name every rank that may have to come to where a communicator is made, and waits nowhere."""
+    first, ranks = its[0], sorted({wait.process for wait in its}, key=lambda each: each.rank or 0)
+    message = (
+        f"{job.group(first.comm)}: {named(ranks)} {'waits' if len(ranks) == 1 else 'wait'} for {_whom(first)} in the "
+        f"making of a communicator{_since(first.process)}; {named(idle)} made no other call, and {UNDECIDED}"
+    )
+    steps = [(wait.process, wait.step.call) for wait in its]
+    found = _finding("rank-missing", message, [*idle, *ranks], first.comm, first.process.moved_ns, steps)
+    return replace(found, advice=_COMPARE)
 
 
 def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], waits_of_it: Sequence[Wait] | None) -> Finding:
     own = waits_of_it[0] if waits_of_it else None
-    # Of several groups the smallest says most.
-    first = min(its, key=lambda wait: (job.size_of(wait.comm), wait.process.moved_ns or 0, wait.process.rank or 0))
+    # Of several groups the smallest says most, if it is known that the culprit is in it.
+    first = min(
+        its,
+        key=lambda wait: (wait.some, job.size_of(wait.comm), wait.process.moved_ns or 0, wait.process.rank or 0),
+    )
     ranks = sorted({wait.process for wait in its if wait.comm == first.comm}, key=lambda each: each.rank or 0)
     wait = "waits" if len(ranks) == 1 else "wait"
     if first.step.is_semaphore:
@@ -421,7 +406,7 @@ def _doing(job: Callers, culprit: Caller, own: Wait | None, other: Wait) -> str:
     if own is not None:
         if own.step.is_semaphore:
             return f"{culprit.name} waits in {semaphores.told(own)}"
-        return f"{culprit.name} went on to its {_told(job, own.step)}, and waits there for {named(own.missing)}"
+        return f"{culprit.name} went on to its {_told(job, own.step)}, and waits there for {_whom(own)}"
     if culprit.ended and culprit.how != "exception":
         return f"{culprit.name} ended in order without it"
     quiet = _since(culprit)
@@ -460,7 +445,12 @@ def _since(process: Caller) -> str:
 def _told_wait(job: Callers, wait: Wait) -> str:
     if wait.step.is_semaphore:
         return f"{wait.process.name} waits in {semaphores.told(wait)}"
-    return f"{wait.process.name} waits for {named(wait.missing)} in the {_told(job, wait.step)}"
+    return f"{wait.process.name} waits for {_whom(wait)} in the {_told(job, wait.step)}"
+
+
+def _whom(wait: Wait) -> str:
+    of_these = f"{wait.some} of " if wait.some else ""
+    return f"{of_these}{named(wait.missing)}"
 
 
 def _told(job: Callers, step: Step) -> str:

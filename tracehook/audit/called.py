@@ -103,6 +103,9 @@ class Caller:
     destroyed_ns: dict[str, int] = field(default_factory=dict)
     stacks: Path | None = None  # where it may have written the stacks of its threads
     runs: bool = False  # still
+    groups: list[tuple[list[int], bool]] = field(
+        default_factory=list
+    )  # without a communicator: ranks, may it be of NCCL
     uncounted: int = 0  # communicators whose calls were not counted: others lived, as many as are counted at a time
 
     def gave_up(self, comm: str) -> bool:
@@ -266,6 +269,9 @@ def job_of(store: Store) -> Callers:
         if (its := processes.get(row["process"])) is not None:
             ended_ns = its.aborted_ns if row["event"] == "communicator.abort" else its.destroyed_ns
             ended_ns[row["comm"]] = row["ns"]
+    for row in store.rows("SELECT process, members, backend FROM event WHERE event = 'group.known'"):
+        if (its := processes.get(row["process"])) is not None:
+            its.groups.append((row["members"] or [], "nccl" in (row["backend"] or "")))
     for row in store.rows(_UNCOUNTED):
         if processes[row["process"]].parts:  # else its ring is not here
             processes[row["process"]].uncounted = row["uncounted"]

@@ -101,6 +101,8 @@ def culprits(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Seque
         suspects = [each for each in circle if explains(job, each, waiting)] or suspects
     reading = readers(wait for process in circle for wait in waiting.get(process.number, ()))
     suspects = [each for each in suspects if each in reading] or suspects
+    if any(wait.some for process in circle for wait in waiting.get(process.number, ())):
+        return suspects  # for whom they wait is not known, so it means nothing who made another call
     for narrowed in (_differing, odd_ones):
         suspects = narrowed(job, suspects) or suspects
     if 1 < len(suspects) <= _MOST_RANKS:

@@ -34,9 +34,14 @@ def name_of(group: Any) -> GroupName:
 
 def all_groups() -> list[Any]:
     """Return the groups of this process that may have a communicator of NCCL, the oldest first."""
+    return [group for group, backend in with_backends() if "nccl" in backend]
+
+
+def with_backends() -> list[tuple[Any, str]]:
+    """Return the groups of this process and what their backends are called, the oldest first."""
     c10d = _c10d()
     found = list(c10d._world.pg_map.items()) if c10d is not None else []
-    return [group for group, (backend, _) in found if "nccl" in str(backend)]
+    return [(group, str(backend)) for group, (backend, _) in found]
 
 
 def own_place() -> tuple[int, int] | None:

@@ -21,6 +21,8 @@ from tracehook.log.text import many, ranks_in_words
 MOST_TRIES = 8  # for one communicator, in about a minute; then no group of torch stands behind it
 _FIRST = 0.5  # seconds between the first two tries; each later pause is twice as long
 _STILL_MADE = 60.0  # seconds in which torch may enter the ranks of a group, which it does when the communicator is made
+_UNUSED = 5.0  # seconds without a communicator after which the log tells the ranks of a group of NCCL
+_TOLD = -1.0
 _RANK_PERIOD = 1.0  # seconds between two looks for the default group
 
 Line = tuple[str, dict[str, Any]]
@@ -67,7 +69,9 @@ class Namer:
         self._core = core
         self._clock = clock
         self._has_rank = has_rank
-        self._rank_due = 0.0
+        self._rank_due = self._others_due = 0.0
+        # Since when there are groups that have no communicator, as far as is known.
+        self._others: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         self._unnamed: dict[int, _Unnamed] = {}
         self._seen: dict[int, _Unnamed] = {}  # all communicators
         self._named: dict[int, weakref.ref[Any]] = {}
@@ -105,6 +109,7 @@ class Namer:
         try:
             now = self._clock()
             yield from self._rank(now)
+            yield from self._told_others(now, asked)
             yield from self._names(now, asked)
         except Exception as problem:  # torch's side of this is private, and the job comes first
             self._is_over = True
@@ -118,6 +123,23 @@ class Namer:
         if place is not None:
             self._has_rank = True
             yield "rank.known", dict(zip(("rank", "world_size"), place, strict=True))
+
+    def _told_others(self, now: float, asked: bool) -> Iterator[Line]:
+        """Tell of groups without a communicator: a rank that waits in one waits for its members alone."""
+        if now < self._others_due and not asked:
+            return
+        self._others_due = now + _RANK_PERIOD
+        _, ranks = group_names.own_place() or (0, 0)
+        named = {id(group()) for group in self._named.values()}
+        for group, backend in group_names.with_backends():
+            since = self._others.setdefault(group, now)
+            if since == _TOLD or id(group) in named or ("nccl" in backend and now < since + _UNUSED):
+                continue
+            name = group_names.name_of(group)
+            if 1 < len(name.members) < ranks:
+                self._others[group] = _TOLD
+                fields = {"group": name.name, "desc": name.desc, "members": list(name.members), "backend": backend}
+                yield "group.known", fields
 
     def _names(self, now: float, asked: bool) -> Iterator[Line]:
         due = {number: one for number, one in self._unnamed.items() if one.ready and (asked or one.due <= now)}

@@ -117,8 +117,10 @@ def _give_ranks(logs: list[LogFile]) -> None:
         for comm, birth in log.participation.communicators.items():
             place = whole_number(birth.get("comm_rank"), 1 << 31), whole_number(birth.get("ranks"))
             others = [each for each in logs if each.told_rank is not None and comm in each.participation.communicators]
-            known = [whole_number(each.participation.communicators[comm].get("comm_rank")) for each in others]
-            if others and [(rank, place[1]) for rank in known] == [(each.told_rank, each.world_size) for each in others]:
+            in_both = [
+                (whole_number(each.participation.communicators[comm].get("comm_rank")), place[1]) for each in others
+            ]
+            if others and in_both == [(each.told_rank, each.world_size) for each in others]:
                 log.begin |= dict(zip(("rank", "world_size"), place, strict=True))
                 break
 

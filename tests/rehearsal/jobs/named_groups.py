@@ -103,7 +103,7 @@ def worker(index: int, store: str, size: int) -> None:
 
 
 def spawned() -> None:
-    """Workers of torch.multiprocessing, without a launcher; once for each argument after the store, which counts them."""
+    """Workers of torch.multiprocessing, without a launcher; once for each argument after the store, of that size."""
     for number, size in enumerate(map(int, sys.argv[3:])):
         spawn(worker, (f"{sys.argv[2]}{number}", size), nprocs=size)
 

@@ -25,7 +25,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from tracehook.audit import blame, kernel_log, stacks
+from tracehook.audit import blame, kernel_log, order, stacks
 from tracehook.audit.called import job_of
 from tracehook.audit.finding import Finding, in_order
 from tracehook.audit.limits import TooMuch
@@ -82,11 +82,12 @@ def check(store: Store) -> list[Finding]:
         except TooMuch as problem:
             text = f"{UNCHECKED}: {problem}"
             out.append(Finding(rule.name, "error", text, (), None, None, None, None, _NO_ROOM))
+    out = order.after_refusals(out)
     job = job_of(store)
     blamed = blame.findings(job)
     if not any(each.severity == "error" for each in (*out, *blamed)):
         blamed += blame.given_up_findings(job)
-    blamed = blame.before_refusals(out, blame.after_hang(job, out, blamed))
+    blamed = order.before_refusals(out, order.after_hang(job, out, order.who_waits_last(job, blamed)))
     return in_order(kernel_log.quote(store, stacks.quote(store, blame.with_last_call(job, out) + blamed)))
 
 

@@ -57,6 +57,8 @@ Ring::Ring(const std::string& path, std::size_t capacity, std::size_t call_slots
     header_->header_bytes = static_cast<std::uint32_t>(header_bytes);
     header_->record_bytes = sizeof(Event);
     header_->capacity = capacity;
+    // Code that keeps the GIL from the first moment on lets the consumer never look.
+    header_->looked_ns.store(monotonic_ns(), std::memory_order_relaxed);
     header_->epoch_ns = clock_ns(CLOCK_REALTIME) - monotonic_ns();
     header_->pid = static_cast<std::uint64_t>(getpid());
     header_->call_slots = static_cast<std::uint32_t>(call_slots);
@@ -164,7 +166,7 @@ void Ring::note_signal(int signal, int sender) noexcept {
     const std::uint64_t now_ns = monotonic_ns();
     const std::uint64_t looked = looked_ns();
     // If the log's thread stood still for long, so did the program: it called nothing since.
-    calls_.look(looked != 0 && now_ns - looked > kStoodStillNs ? looked : now_ns);
+    calls_.look(now_ns - looked > kStoodStillNs ? looked : now_ns);
     header_->sender.store(sender, std::memory_order_relaxed);
     header_->signal_ns.store(now_ns, std::memory_order_relaxed);
     header_->signal.store(static_cast<std::uint32_t>(signal), std::memory_order_release);

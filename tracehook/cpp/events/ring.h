@@ -35,7 +35,8 @@ struct RingHeader {
     // clock.
     std::atomic<std::uint64_t> epoch_ns;
     std::uint64_t pid;
-    // When the consumer last looked, about ten times a second: how long the process was alive.
+    // When the consumer last looked, about ten times a second, or the ring began: how long the
+    // process was alive.
     std::atomic<std::uint64_t> looked_ns;
     // The signal that ends this process (last_signal.h), who sent it (0: the process itself, or the
     // kernel), and when. 0: none.
@@ -88,7 +89,7 @@ class Ring {
     std::uint64_t dropped() const noexcept {
         return header_->dropped.load(std::memory_order_relaxed);
     }
-    // When the consumer last looked.
+    // When the consumer last looked, or the ring began.
     std::uint64_t looked_ns() const noexcept {
         return header_->looked_ns.load(std::memory_order_relaxed);
     }

@@ -87,8 +87,7 @@ class ThreadGroup {
     // communicators are held meanwhile, entered in one global order so that two threads that end
     // groups cannot wait for each other. `launches`: not ncclGroupSimulateEnd, which says how long
     // the calls would take; it makes and ends communicators nevertheless (NCCL 2.28.9).
-    template <typename End>
-    int ended(registrar::Registrar& registrar, bool launches, End&& end) {
+    template <typename End> int ended(registrar::Registrar& registrar, bool launches, End&& end) {
         const bool outermost = depth_ == 1;
         const int result = closed(end, launches);
         if (outermost) {

@@ -323,9 +323,8 @@ int on_ncclGroupEnd() {
 }
 
 int on_ncclGroupSimulateEnd(Simulation* simulation) {
-    return ThreadGroup::mine().ended(registrar(), false, [simulation] {
-        return api().ncclGroupSimulateEnd(simulation);
-    });
+    return ThreadGroup::mine().ended(
+        registrar(), false, [simulation] { return api().ncclGroupSimulateEnd(simulation); });
 }
 
 std::vector<std::string> install_interposer(registrar::Registrar& owner,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.processes import SCRIPTS, run
 
-from gpu.launch import JOBS, launch
+from gpu.launch import IS_NCCL2, JOBS, launch
 from gpu.test_gpu_symmetric import CASES, told
 
 VMM: dict[str, Any] = {"SYMM_REGISTER_MEMORY": "vmm", "SYMM_REGISTER_LOCAL": "auto"}
@@ -36,7 +36,8 @@ def test_each_registration_is_used_and_the_memory_comes_back(ranks: int, tmp_pat
     used = {(event["comm_id"], event["segment"]) for event in result.events("register.used")}
     assert made, result.output
     assert large & {segment for _, segment in made} == large <= freed, (large, made, freed)
-    assert used == made, (made, used)
+    # What nccl2 registers itself, tracehook only observes.
+    assert used == (set() if IS_NCCL2 else made), (made, used)
     assert result.events("register.unused") == []
     assert [0] * ranks == [counts.local.left for counts in result.summaries]
 

@@ -1,5 +1,6 @@
 """A job that still runs: its logs have no end, and that is no fault."""
 
+import json
 import os
 import shutil
 import socket
@@ -41,6 +42,18 @@ def test_a_process_runs_whoever_set_the_clock_since_it_began(logs: Path) -> None
     header = struct.pack("<8sIIQQQQQQQ", b"THRING02", 4096, 96, 64, 0, 0, 0, epoch_ns, os.getpid(), time.monotonic_ns())
     log_of(logs).with_suffix(".ring").write_bytes(header.ljust(4096 + 64 * 96, b"\0"))
     Audit(logs).expect(CLEAN, "Clean so far: 1 process still runs")
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(29, False), (40, True)])
+def test_processes_that_run_and_do_nothing_may_hang(logs: Path, seconds: int, is_told: bool) -> None:
+    """Outside of NCCL, where no rule sees them wait for each other: the last line says for how long."""
+    with_begin(log_of(logs), pid=os.getpid(), time=datetime.now(UTC).isoformat())
+    last_ns = json.loads(log_of(logs).read_bytes().splitlines()[-1])["t_ns"]
+    looked_ns, epoch_ns = last_ns + seconds * 10**9, time.time_ns() - time.monotonic_ns()
+    header = struct.pack("<8sIIQQQQQQQ", b"THRING02", 4096, 96, 64, 0, 0, 0, epoch_ns, os.getpid(), looked_ns)
+    log_of(logs).with_suffix(".ring").write_bytes(header.ljust(4096 + 64 * 96, b"\0"))
+    said = Audit(logs).expect(CLEAN, "Clean so far: 1 process still runs").out
+    assert (f"In the last {seconds} s no process logged or called anything" in said) == is_told, said
 
 
 def test_a_process_that_has_gone_does(logs: Path) -> None:

@@ -64,7 +64,7 @@ void a_group_holds_the_gate_of_a_live_sibling() {
     group.touched(child);
     world.kill(1);
     int during = -1;
-    group.ended(world.registrar, [&] {
+    group.ended(world.registrar, true, [&] {
         world.allocate(0x10000);
         during = live.registered;
         return 0;

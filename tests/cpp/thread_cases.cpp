@@ -43,10 +43,10 @@ void a_failed_birth_is_forgotten() {
     nccl::Comm slot = nullptr;
     group.started();
     group.expect(birth_of(slot));
-    group.ended(world.registrar, [] { return static_cast<int>(nccl::kSystemError); });
+    group.ended(world.registrar, true, [] { return static_cast<int>(nccl::kSystemError); });
     slot = World::pointer_of(0xDEAD);
     group.started();
-    group.ended(world.registrar, [] { return 0; });
+    group.ended(world.registrar, true, [] { return 0; });
     expect(known(world).empty(),
            "a communicator whose creation failed is not looked for when the next group ends");
 }
@@ -78,7 +78,7 @@ void a_birth_in_a_group_outlives_the_variable_of_its_caller() {
         group.expect(birth);
         slot = World::pointer_of(0xDEAD);
     }
-    group.ended(world.registrar, [] { return 0; });
+    group.ended(world.registrar, true, [] { return 0; });
     expect(known(world) == std::vector<const void*>{World::pointer_of(7), World::pointer_of(8)},
            "two communicators of one group are known, though both callers' variables have gone");
 }
@@ -127,7 +127,7 @@ void an_end_in_a_group_is_over_with_the_group() {
         group.expect(std::make_unique<nccl::Ending>(world.registrar, World::pointer_of(1),
                                                     nccl::Ending::How::kAbort));
         expect(world.keeper.let_gone == 0, "an abort in a group keeps what the communicator held");
-        group.ended(world.registrar, [] { return 0; });
+        group.ended(world.registrar, true, [] { return 0; });
         expect(world.keeper.let_gone == 1, "until the group ends");
     }).join();
 }

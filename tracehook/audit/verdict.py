@@ -15,6 +15,7 @@ from tracehook.log.lines import LogError
 from tracehook.log.text import many, plural
 
 _ABOUT_RANKS = "missing-ranks"
+_QUIET = 30  # seconds; most programs call something in them
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Looked:
     pausable: int  # and those whose memory a library can take away
     left_out_by: dict[str, int]  # and those that a rule leaves out, by its name
     seconds: float
+    quiet_seconds: float  # since one of those that still run logged or called anything
     proof_from: str | None  # ISO 8601, UTC: before, logs threw lines away; None: they tell everything
     shortened: int  # logs that did
 
@@ -108,8 +110,8 @@ class Verdict:
             return f"Clean from {seen.proof_from[:19]} UTC on: what the logs tell keeps {len(rules())} rules."
         if seen.running:
             return (
-                f"Clean so far: {many(seen.running, 'process')} still "
-                f"{'runs' if seen.running == 1 else 'run'}, and no rule of {len(rules())} is broken.{self._effect}"
+                f"Clean so far: {many(seen.running, 'process')} still {'runs' if seen.running == 1 else 'run'}, and no "
+                f"rule of {len(rules())} is broken.{self._quiet}{self._effect}"
             )
         made = [many(seen.registrations, "registration"), many(seen.windows, "window")]
         if seen.mappings:
@@ -119,6 +121,13 @@ class Verdict:
             f"{len(rules())} rules is broken "
             f"({many(seen.segments, 'segment')}, {many(seen.communicators, 'communicator')}).{self._effect}"
         )
+
+    @property
+    def _quiet(self) -> str:
+        """Say that those that run did nothing for a while: they may hang where no rule sees it."""
+        seconds = self.looked.quiet_seconds
+        said = f" In the last {seconds:.0f} s no process logged or called anything: "
+        return said + "`tracehook stacks DIR` says where they are." if seconds >= _QUIET else ""
 
     @property
     def _effect(self) -> str:
@@ -220,6 +229,8 @@ def _look(store: Store) -> Looked:
                   (SELECT count(DISTINCT host) FROM process) AS hosts,
                   (SELECT count(DISTINCT comm) FROM communicator) AS communicators, told.*,
                   (SELECT coalesce(max(last_ns), 0) / 1e9 FROM process) AS seconds,
+                  (SELECT coalesce(min(alive_ns - last_ns), 0) / 1e9 FROM process
+                   WHERE runs AND (rank IS NOT NULL OR used_cuda)) AS quiet_seconds,
                   (SELECT strftime(min(began) + to_microseconds(max(proof_ns) // 1000), '%Y-%m-%dT%H:%M:%S.%gZ')
                    FROM process) AS proof_from,
                   (SELECT count(*) FROM process WHERE proof_ns IS NOT NULL) AS shortened

@@ -92,11 +92,14 @@ def test_warnings_outlive_the_detail_around_them(program):
 def test_lines_without_a_number_stand_once(program):
     """A line that nobody numbered is in the checkpoint of each part, and is read once."""
     program.say_aside("communicator.group", comm=f"{1:016x}", group="0", desc="tp", members=[0, 1])
+    for name in ("1", "2"):
+        program.say_aside("group.known", group=name, desc=None, members=[0, 1], backend="gloo")
     for number in range(5):
         churn(program, 3_000)
         program.say_aside("communicator.calls", comm=f"{number}", comm_id=number + 2)
     events = program.read()
     assert len([e for e in events if e["event"] == "communicator.group"]) == 1
+    assert [e["group"] for e in events if e["event"] == "group.known"] == ["1", "2"]
     assert [e["comm"] for e in events if e["event"] == "communicator.calls"] == ["0", "1", "2", "3", "4"]
 
 

@@ -254,8 +254,9 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
         its = [wait for process in suspects for wait in waited_for[process.number]]
         if _had_just_begun(its, failed_ns):
             continue
-        idle = [each for each in its[0].missing if each.number not in waiting] if its else []
-        if len(suspects) == 1 and len(idle) > 1 and all(wait.some for wait in its):
+        is_one_of_some = len(suspects) == 1 and its and all(wait.some for wait in its)
+        idle = [each for each in its[0].missing if each.number not in waiting] if is_one_of_some else []
+        if len(idle) > 1:
             done |= {each.number for each in idle}
             out.append(_told_some(job, idle, its))
         elif len(suspects) == 1 and _is_too_far_apart(suspects[0], its, waiting):

@@ -103,9 +103,8 @@ class Caller:
     destroyed_ns: dict[str, int] = field(default_factory=dict)
     stacks: Path | None = None  # where it may have written the stacks of its threads
     runs: bool = False  # still
-    groups: list[tuple[list[int], bool]] = field(
-        default_factory=list
-    )  # without a communicator: ranks, may it be of NCCL
+    # Of torch, as far as no communicator of theirs is known: their ranks, and whether they may have one of NCCL.
+    groups: list[tuple[list[int], bool]] = field(default_factory=list)
     uncounted: int = 0  # communicators whose calls were not counted: others lived, as many as are counted at a time
 
     def gave_up(self, comm: str) -> bool:

@@ -69,11 +69,12 @@ def who_waits_last(job: Callers, found: Sequence[Finding]) -> list[Finding]:
 
     It may wait there for one of these.
     """
-    in_function = {process.number for process in job.processes if process.group_call} if len(found) > 1 else set()
-    latest = max((each.ns for each in found if each.ns is not None and each.process not in in_function), default=None)
-    return [
-        replace(each, ns=max(each.ns, latest + 1))
-        if latest is not None and each.ns is not None and each.process in in_function
-        else each
-        for each in found
-    ]
+    missing = [each for each in found if each.rule == "rank-missing" and each.ns is not None]
+    culprits = {each.process for each in missing} if len(missing) > 1 else set()  # only their stacks are read
+    in_function = {process.number for process in job.processes if process.number in culprits and process.group_call}
+    latest = max((each.ns or 0 for each in missing if each.process not in in_function), default=0)
+
+    def placed(each: Finding) -> Finding:
+        return replace(each, ns=max(each.ns or 0, latest + 1)) if latest and each.process in in_function else each
+
+    return [placed(each) if each in missing else each for each in found]

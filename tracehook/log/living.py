@@ -164,7 +164,8 @@ def _kind(event: str, fields: Fields) -> _Key:
     """Return what is told of it: of several lines of one kind the last one is kept."""
     if event in ("segment.retire", "segment.reuse"):
         return ("use",)
-    return (event, *_values(fields, ("device", "comm", "peer", "peer_life", "choice", "answer", "operation", "bucket")))
+    names = ("device", "comm", "group", "peer", "peer_life", "choice", "answer", "operation", "bucket")
+    return (event, *_values(fields, names))
 
 
 def _values(fields: Fields, names: Iterable[str]) -> Iterator[Hashable]:

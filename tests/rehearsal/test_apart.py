@@ -4,13 +4,20 @@ SYMM_REGISTER_TIMEOUT is half a minute, so whoever is told earlier was answered.
 """
 
 import json
+import subprocess
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import watched
 from support.audits import Audit
+from support.processes import SCRIPTS
 from support.rehearsal import Rehearsal
 from support.symmetric import alike, both, play
+
+from tracehook.audit.live import Follower
 
 SOON = 25.0  # seconds: two are promised, and a machine may be busy; a time-out would take 30
 
@@ -145,6 +152,34 @@ def test_a_swap_of_known_tensors_is_announced(tmp_path: Path) -> None:
         assert "the ranks used different memory at call 2: rank 0 made all_reduce, send buffer in window 0" in text
         assert "rank 1 made all_reduce, send buffer in window 1" in text
     assert len(run.events("communicator.refused")) == 2
+
+
+def test_a_rank_that_does_not_come_to_a_scope_is_named_until_it_comes(tmp_path: Path) -> None:
+    """No call into NCCL waits: the log of the rank that waits says so. `tracehook audit` and `watch` name the other."""
+    log, go = tmp_path / "log", tmp_path / "go"
+    seen: list[tuple[dict[str, Any], str]] = []
+
+    def look() -> None:
+        while not any('"agreement.waits"' in path.read_text() for path in log.glob("*.jsonl")):
+            time.sleep(0.05)
+        follower = Follower(log)
+        while not follower.hangs:
+            time.sleep(0.05)
+            follower.look()
+        found = subprocess.run([SCRIPTS / "tracehook", "audit", "--json", log], capture_output=True, text=True)
+        seen.append((json.loads(found.stdout), watched.rendered(follower, 400)))
+        go.touch()
+
+    looker = threading.Thread(target=look, daemon=True)
+    looker.start()
+    run = case("does_not_come_for_long", log, TEST_GO=str(go))
+    assert alike(run, "sum") == 3.0
+    ((found, picture),) = seen
+    (one,) = found["findings"]
+    assert (one["rule"], one["ranks"]) == ("rank-missing", [1, 0])
+    assert "rank 0 waits in an agreement of tracehook, and rank 1 did not come there" in one["message"]
+    assert "rank 0 waits for rank 1 in agreement of tracehook" in picture
+    assert Audit(log, "--json").rules() == {"left-at-end"}
 
 
 def test_a_rank_that_is_merely_slow_is_waited_for(tmp_path: Path) -> None:

@@ -190,5 +190,38 @@ def switched_off() -> None:
     tell(symmetric=[is_symmetric(first), is_symmetric(second)], sums=[summed(first), summed(second)])
 
 
+def asleep() -> None:
+    """The server sleeps twice, and serves in between: SGLang in two steps, vLLM in one."""
+    names = {
+        "sglang": (
+            "sglang.srt.managers.scheduler_components.weight_updater",
+            "release",
+            "resume",
+            "_memory_occupation",
+        ),
+        "vllm": ("vllm.v1.worker.gpu_worker", "sleep", "wake_up", ""),
+    }
+    module, sleep, wake, end_of_name = names[sys.argv[1]]
+    worker = sys.modules[module].Worker()
+    kept = made()
+    suspended: list[bool] = []
+
+    def look() -> None:
+        (row,) = tracehook.status()["communicators"]
+        suspended.append(row["suspended"])
+
+    for _ in range(2):
+        look()
+        if sys.argv[1] == "sglang":
+            getattr(worker, sleep + end_of_name)(SimpleNamespace(tags=["kv_cache"]))
+            look()
+        getattr(worker, sleep + end_of_name)()
+        look()
+        getattr(worker, wake + end_of_name)()
+        look()
+        tell(sums=[summed(kept), summed(made())])
+    tell(suspended=suspended)
+
+
 globals()[sys.argv[2]]()
 end(server.communicator)

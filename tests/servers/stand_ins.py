@@ -111,12 +111,30 @@ def sglang(coordinator: object) -> None:
     module("sglang.srt.distributed.utils", StatelessProcessGroup=StatelessProcessGroup)
     module("sglang.srt.distributed.parallel_state", GroupCoordinator=object, get_tp_group=lambda: coordinator)
     module("sglang.srt.environ", envs=envs)
+    updater = "sglang.srt.managers.scheduler_components.weight_updater"
+    sleeper(updater, "release_memory_occupation", "resume_memory_occupation")
     module("sglang.srt.runtime_context", get_exec=lambda: enabled)
     module(
         "sglang.srt.utils.common",
         get_current_device_stream_fast=torch.cuda.current_stream,
         torch_release=tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])),
     )
+
+
+def sleeper(name: str, sleep: str, wake: str) -> None:
+    """Make a module with a class that says that it sleeps, and gives nothing back."""
+
+    class Worker:
+        def __init__(self) -> None:
+            self.offload_tags: set[str] = set()
+
+    def tags(given: object) -> set[str]:
+        return set(getattr(given, "tags", None) or ("kv_cache", "weights"))
+
+    setattr(Worker, sleep, lambda self, given=None: self.offload_tags.update(tags(given)))
+    setattr(Worker, wake, lambda self, given=None: self.offload_tags.difference_update(tags(given)))
+    Worker.__module__ = name
+    module(name, Worker=Worker)
 
 
 def vllm() -> None:
@@ -128,6 +146,7 @@ def vllm() -> None:
     module("vllm.logger", init_logger=logger)
     module("vllm.platforms", current_platform=platform)
     module("vllm.utils.torch_utils", current_stream=torch.cuda.current_stream)
+    sleeper("vllm.v1.worker.gpu_worker", "sleep", "wake_up")
     module(
         "vllm.utils.nccl",
         find_nccl_library=lambda: LIBRARY,

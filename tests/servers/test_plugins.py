@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from audit.goldens import audit
+from support.audits import Audit
 
 from servers.test_servers import SERVERS, play, pytestmark  # noqa: F401  # pytest reads the mark here too
 
@@ -67,12 +68,13 @@ def test_contexts_of_other_sizes_raise_on_every_rank(server: str, tmp_path: Path
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_rank_that_enters_no_context_is_named(server: str, tmp_path: Path) -> None:
-    """The other rank's exit raises it, and the rank itself says it."""
-    run = play(tmp_path, server, "missing", plugin=server, timeout=20)
-    said = "rank 1 did not come within the 3 s that rank 0 waited at 'register windows'"
-    assert said in run.facts(0)["raised"], run.output
-    assert run.facts(0)["raised"].startswith("RegistrationTimeout")
-    assert len(run.finished.lines(said)) == 1, run.output
+    """The other rank says whom it waits for. It waits itself, in a barrier, so the audit says where each of them is."""
+    run = play(tmp_path, server, "missing", plugin=server, timeout=60)
+    assert run.finished.late
+    assert "rank 1 did not come to 'register windows' yet; rank 0 has waited for" in run.finished.err
+    (first, *_) = json.loads(Audit(tmp_path, "--json").out)["findings"]
+    assert "rank 0 waits for rank 1 in the agreement of tracehook for communicator" in first["message"]
+    assert "rank 1 waits for rank 0 in the barrier of torch.distributed" in first["message"]
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -164,3 +166,17 @@ def test_without_tracehook_the_servers_own_contexts_serve(server: str, tmp_path:
         assert (facts["symmetric"], facts["sums"]) == ([True, True], [3.0, 3.0]), run.output
         assert facts["compiled"] == ["nccl_allocator"]
         assert ["observed" in event for event in run.events("register.window", rank)] == [False, True]
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_server_that_sleeps_gives_nccls_memory_back_too(server: str, tmp_path: Path) -> None:
+    """From the moment on at which it sleeps wholly until it wakes; its tensors are as before."""
+    run = play(tmp_path, server, "asleep", plugin=server, job="plugin_job.py")
+    run.assert_good()
+    for rank in (0, 1):
+        in_steps = [False] if server == "sglang" else []
+        assert run.facts(rank)["suspended"] == [False, *in_steps, True, False] * 2, run.output
+        assert run.facts(rank)["sums"] == [3.0, 3.0], run.output
+        assert len(run.events("communicator.suspend", rank)) == len(run.events("communicator.resume", rank)) == 2
+    text, findings = audit(tmp_path)
+    assert json.loads(findings) == [], text

@@ -78,9 +78,8 @@ def test_windows_of_other_sizes_are_refused_on_every_rank(server: str, tmp_path:
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_rank_that_registers_nothing_is_named(server: str, tmp_path: Path) -> None:
-    """It says so itself, too. With SGLang it waits in NCCL by then, for a collective that only it makes."""
-    run = play(tmp_path, server, "missing", timeout=20)
-    assert run.facts(0)["raised"], run.output
-    said = {"sglang": "rank 1 made call 1", "vllm": "rank 1 did not come within the 3 s that rank 0 waited"}[server]
+    """With SGLang it waits in NCCL by then, for a collective that only it makes, and says so itself."""
+    run = play(tmp_path, server, "missing", timeout=60)
+    said, count = {"sglang": ("rank 1 made call 1", 2), "vllm": ("rank 1 did not come to ", 1)}[server]
     lines = [line for line in run.finished.err.splitlines() if said in line and line.startswith("tracehook: ")]
-    assert len(lines) == 2, run.output
+    assert len(lines) == count, run.output

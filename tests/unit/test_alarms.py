@@ -3,7 +3,7 @@
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,13 +21,15 @@ RANKS = 4
 
 
 @contextlib.contextmanager
-def _waits(store: dist.Store, rank: int, call: int = 3) -> Iterator[Watchdog]:
+def _waits(
+    store: dist.Store, rank: int, call: int = 3, log: Callable[[str], None] = lambda _: None
+) -> Iterator[Watchdog]:
     """Give the watch of a rank that has waited for some seconds in round 1."""
     topology = RoundTopology("p", rank, RANKS, "communicator c", 20.0)
     post = Post("compare", "windows", ["a"], (call, 1))
     watch = Watchdog(store)
     facts = {"channel": "plans", "call": call, "alone": True}
-    with watch.following(KEY, Waiting(topology, 1, post, time.monotonic() - 5), facts):
+    with watch.following(KEY, Waiting(topology, 1, post, time.monotonic() - 5), facts, log):
         yield watch
 
 
@@ -39,6 +41,19 @@ def _alarms(store: dist.Store) -> list[Alarm]:
 def store():
     """Return the store of all ranks."""
     return dist.HashStore()
+
+
+@pytest.mark.parametrize("after", [1.0, 60.0])
+def test_a_round_that_takes_long_is_in_the_log_once_and_so_is_its_end(store, monkeypatch, after):
+    """Where the others see it who read the logs, while the rank waits. Of a short round the log says nothing."""
+    logged: list[str] = []
+    with _waits(store, 1, log=logged.append) as watch:
+        now = time.monotonic() - 5 + after
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        watch._log_long_waits()
+        watch._log_long_waits()
+        assert logged == ["agreement.waits"] * (after > watchdog.SAID_AFTER)
+    assert logged[1:] == ["agreement.waited"] * (after > watchdog.SAID_AFTER)
 
 
 def test_ranks_that_ask_the_same_ask_once(store):

@@ -291,6 +291,28 @@ def test_who_waits_without_nccl_waits_for_its_group(groups, named):
     assert "for rank 1 " in finding.message if groups else "for ranks 1, 2 and 3" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("agreeing", "calls", "culprit", "told"),
+    [
+        (
+            {0, 1, 3},
+            (3, 3, 3, 3),
+            2,
+            "ranks 0, 1 and 3 wait in an agreement of tracehook, and rank 2 did not come there",
+        ),
+        ({3}, (4, 4, 3, 3), 2, "rank 2 made no other call"),
+        ({0, 1, 2, 3}, (3, 3, 3, 3), None, ""),
+    ],
+)
+def test_who_waits_in_an_agreement_waits_for_those_of_the_communicator_who_do_not(agreeing, calls, culprit, told):
+    """As at the end of a scope: the ranks agree before NCCL is called, so no call waits."""
+    made = job(4, {"world": [[0, 1, 2, 3]]}, lambda rank: ["world"] * calls[rank])
+    for rank in agreeing:
+        made.processes[rank].agreeing = set(made.processes[rank].parts)
+    assert [finding.ranks[0] for finding in blame.findings(made)] == ([culprit] if culprit is not None else [])
+    assert told in "".join(finding.message for finding in blame.findings(made))
+
+
 def test_a_rank_whose_calls_were_not_all_counted_may_wait_in_nccl():
     """It is in a barrier, which may be one of a communicator that nobody counted."""
     made = in_group_calls(job(3, {"world": [[0, 1, 2]]}, lambda rank: ["world"] * (3 + (rank == 2))), {0: "barrier"})

@@ -49,7 +49,7 @@ def test_warnings_are_what_a_user_must_see():
 def test_the_numbers_of_a_log_are_those_of_its_format():
     """A row that moved would give old logs another meaning."""
     assert tables.EVENTS[:3] == ("trace.begin", "trace.end", "segment.alloc")
-    assert tables.EVENTS[-3:] == ("segment.captured", "clock.jumped", "group.known")
+    assert tables.EVENTS[-3:] == ("group.known", "agreement.waits", "agreement.waited")
     assert tables.KINDS == ("own", "observed", "off")
     assert tables.ANSWERS == ("shared", "isolated", "none") == tuple(answer.value for answer in Answer)
     assert tables.HANDLES == ("none", "runtime", "file", "fabric")

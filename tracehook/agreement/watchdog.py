@@ -12,7 +12,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tracehook.agreement import rounds
 from tracehook.agreement.alarms import Alarm, AlarmFeed, alarm_of, put
@@ -30,9 +30,18 @@ if TYPE_CHECKING:
 
 TICK = 0.25  # seconds between two looks at what this process itself waits for
 LOOK = 1.0  # seconds between two looks at the alarms of others
+SAID_AFTER = 5.0  # seconds in a round after which the log says so
 OPEN = 60.0  # seconds after the end of its round's time that an alarm is kept
 STUCK = "stuck"  # the channel on which a rank tells that ranks do not come: all write their stacks then
 LONGEST_PAUSE = 60.0  # seconds between two tries to reach a store that does not answer
+
+
+class Followed(NamedTuple):
+    """A round of this process, what to ask the ranks if it takes long, and what writes events of its communicator."""
+
+    waiting: Waiting
+    alarm: Alarm
+    log: Callable[[str], None]
 
 
 class Listener(Protocol):
@@ -104,9 +113,10 @@ class Watchdog:
         self.has_ended = False  # nobody needs the store, or it is gone and another one is in its place
         self._subjects: dict[str, Subject] = {}
         self._numbers = itertools.count()
-        self._waiting: dict[int, tuple[Waiting, Alarm]] = {}  # and what this process asks if the round takes long
+        self._waiting: dict[int, Followed] = {}
         self._open: dict[str, tuple[Alarm, float]] = {}  # by verdict key: alarms that are not over yet
         self._raised: dict[int, str] = {}  # of self._waiting, those about which there is an alarm; see _raise()
+        self._logged: set[int] = set()  # of self._waiting, those of which the log says that they take long
         self._said: set[int] = set()  # of self._waiting, those of which a line said who is missing
         self._feed = AlarmFeed()
         self._thread: threads.Thread | None = None
@@ -131,27 +141,33 @@ class Watchdog:
         self._over.set()
 
     @contextlib.contextmanager
-    def following(self, key: str, waiting: Waiting, facts: Mapping[str, Any]) -> Iterator[None]:
-        """Look after a round of communicator `key` for the time of the body."""
+    def following(
+        self, key: str, waiting: Waiting, facts: Mapping[str, Any], log: Callable[[str], None]
+    ) -> Iterator[None]:
+        """Look after a round of communicator `key` for the time of the body. `log` writes an event of that name."""
         number = next(self._numbers)
         with self._changed:
-            self._waiting[number] = waiting, alarm_of(key, waiting, facts)
+            self._waiting[number] = Followed(waiting, alarm_of(key, waiting, facts), log)
         try:
             yield
         finally:
             with self._changed:
-                self._waiting.pop(number, None)
+                del self._waiting[number]
+                if number in self._logged:
+                    self._logged.remove(number)
+                    log("agreement.waited")
 
     def rounds_of(self, key: str) -> list[Waiting]:
         """Return the rounds of this process on communicator `key` that are running now."""
         with self._changed:
-            return [waiting for waiting, alarm in self._waiting.values() if alarm.key == key]
+            return [each.waiting for each in self._waiting.values() if each.alarm.key == key]
 
     def _run(self) -> None:
         store: Store | None = self._store
         due = 0.0
         failures = 0
         while not self._over.wait(TICK) and not self._is_done(failures):
+            self._log_long_waits()
             try:
                 if store is None:
                     store = self._connected()
@@ -168,7 +184,7 @@ class Watchdog:
                 failures = min(failures + 1, 10)
                 due = time.monotonic() + min(LONGEST_PAUSE, LOOK * 2**failures)
                 while not self._is_done(failures) and time.monotonic() < due and not self._over.wait(TICK):
-                    pass
+                    self._log_long_waits()
             except Exception as problem:
                 warn(f"looking after rounds that wait failed: {type(problem).__name__}: {problem}")
                 due = time.monotonic() + LONGEST_PAUSE
@@ -193,11 +209,21 @@ class Watchdog:
     def _has_asked(self) -> bool:
         return bool(self._raised) or any(alarm.rank == 0 and "first" in alarm.facts for alarm, _ in self._open.values())
 
+    def _log_long_waits(self) -> None:
+        now = time.monotonic()
+        with self._changed:
+            for number, each in self._waiting.items():
+                if now - each.waiting.since >= SAID_AFTER and number not in self._logged:
+                    self._logged.add(number)
+                    each.log("agreement.waits")
+
     def _look_after_own(self, store: Store) -> None:
         now = time.monotonic()
         with self._changed:
             late = [
-                (number, *found) for number, found in self._waiting.items() if now - found[0].since >= found[1].patience
+                (number, each.waiting, each.alarm)
+                for number, each in self._waiting.items()
+                if now - each.waiting.since >= each.alarm.patience
             ]
             over = [number for number in self._raised if number not in self._waiting]
             self._said &= self._waiting.keys()
@@ -239,7 +265,7 @@ class Watchdog:
 
     def _waits_for(self, verdict_key: str) -> bool:
         with self._changed:
-            return any(alarm.verdict_key == verdict_key for _, alarm in self._waiting.values())
+            return any(each.alarm.verdict_key == verdict_key for each in self._waiting.values())
 
     def _step(self, store: Store) -> Store:
         """Do what there is to do each second; return the connection to go on with."""

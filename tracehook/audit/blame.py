@@ -372,7 +372,9 @@ def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], waits_of_i
     if first.step.is_semaphore:
         told = f"{first.process.name} waits in {semaphores.told(first)}"
     elif first.step.kind in (MADE, HOST):
-        where = first.step.function or "the making of a communicator"
+        where = "the making of a communicator"
+        if first.step.kind == HOST:
+            where = f"an {first.step.function}" if first.comm else first.step.function
         told = f"{named(ranks)} {wait} in {where}, and {culprit.name} did not come there"
     else:
         what = f"{job.described(first.comm, first.step.call)} ({in_bytes(first.step.call.nbytes)})"
@@ -457,7 +459,9 @@ def _whom(wait: Wait) -> str:
 def _told(job: Callers, step: Step) -> str:
     """Return words such as ``12th call of group tp_1 (...), all_reduce of 1,024 float32, sum``."""
     if step.kind == HOST:
-        return f"{step.function} of torch.distributed, outside of NCCL"
+        return step.function + (
+            f" for {job.group(step.comm)}" if step.comm else " of torch.distributed, outside of NCCL"
+        )
     if step.kind == MADE:
         return f"making of a communicator by NCCL, for {job.group(step.comm)}"
     return f"{_ordinal(step.call.number + 1)} call of {job.group(step.comm)}, {job.described(step.comm, step.call)}"

@@ -50,7 +50,7 @@ class Step(NamedTuple):
     role: int  # the communicator's number in its process: programs that are alike make them in one order
     call: Call
     is_transfer: bool
-    function: str = ""  # of torch.distributed, in which the host waits
+    function: str = ""  # in which the host waits: one of torch.distributed, or the agreement of tracehook
 
     @property
     def kind(self) -> int:
@@ -105,6 +105,7 @@ class Caller:
     runs: bool = False  # still
     # Of torch, as far as no communicator of theirs is known: their ranks, and whether they may have one of NCCL.
     groups: list[tuple[list[int], bool]] = field(default_factory=list)
+    agreeing: set[str] = field(default_factory=set)  # communicators in whose agreements it waits
     uncounted: int = 0  # communicators whose calls were not counted: others lived, as many as are counted at a time
 
     def gave_up(self, comm: str) -> bool:
@@ -271,6 +272,9 @@ def job_of(store: Store) -> Callers:
     for row in store.rows("SELECT process, members, backend FROM event WHERE event = 'group.known'"):
         if (its := processes.get(row["process"])) is not None:
             its.groups.append((row["members"] or [], "nccl" in (row["backend"] or "")))
+    for row in store.rows(_AGREEING):
+        if (its := processes.get(row["process"])) is not None:
+            its.agreeing.add(row["comm"])
     for row in store.rows(_UNCOUNTED):
         if processes[row["process"]].parts:  # else its ring is not here
             processes[row["process"]].uncounted = row["uncounted"]
@@ -295,6 +299,11 @@ _PROCESSES = """
 _COMMUNICATORS_ENDED = """
     SELECT process, event, comm, ns FROM event
     WHERE event IN ('communicator.abort', 'communicator.retire') AND ns IS NOT NULL
+"""
+
+_AGREEING = """
+    SELECT process, comm FROM event WHERE event IN ('agreement.waits', 'agreement.waited')
+    GROUP BY process, comm HAVING arg_max(event, seq) = 'agreement.waits'
 """
 
 

@@ -41,6 +41,7 @@ class Running(NamedTuple):
     clock_ns: int | None
     called: Mapping[str, Calls]  # communicators that ended
     names: Mapping[str, str]  # of groups, by communicator
+    agreeing: frozenset[str]  # communicators in whose agreements it waits
 
 
 class Hang(NamedTuple):
@@ -62,7 +63,7 @@ class LiveWaits:
 
     hangs: list[Hang] = field(default_factory=list)
     _seen: dict[str, Seen] = field(default_factory=dict)
-    _known: tuple[dict[str, Seen], set[str]] = field(default_factory=lambda: ({}, set()))  # what the hangs were made of
+    _known: tuple[object, ...] = ()  # what the hangs were made of
     _at: float = float("-inf")  # when that was
     _next: float = float("-inf")  # when to look again
 
@@ -83,7 +84,8 @@ class LiveWaits:
         job = running()
         self._seen = {name: seen for name, seen in self._seen.items() if name in job}
         still = self._those_still(job)
-        if still and (self._seen, set(still)) == self._known:
+        agreeing = {name: process.agreeing for name, process in job.items() if process.agreeing}
+        if still and (self._seen, set(still), agreeing) == self._known:
             self.hangs = [hang._replace(seconds=hang.seconds + now - self._at) for hang in self.hangs]
         else:
             if still:
@@ -92,7 +94,7 @@ class LiveWaits:
                 still = self._those_still(job)
             quiet = {name: self._still(name, process) for name, process in job.items()}
             self.hangs = _hangs(self._callers(job, slots), quiet) if still else []
-            self._known = (dict(self._seen), set(still))
+            self._known = (dict(self._seen), set(still), agreeing)
         self._at = now
         self._next = now + max(_LOOK_EVERY, _SHARE * (time.monotonic() - begin))
 
@@ -110,6 +112,7 @@ class LiveWaits:
         for number, (name, process) in enumerate(job.items()):
             made = Caller(number, process.rank, process.pid, process.ended, parts=parts[name])
             made.making = self._making(name)
+            made.agreeing = set(process.agreeing)
             processes.append(made)
             names.update(process.names)
         return Callers(processes, names)
@@ -195,7 +198,9 @@ def _hang(
     missing = {process.number: process for each in different.values() for process in each}
     is_of_peers = alike[0].step.is_semaphore
     unnamed = job.group(comm) if is_of_peers else f"communicator {comm}"
-    call = semaphores.told(alike[0]) if is_of_peers else job.described(comm, alike[0].step.call)
+    call = (
+        semaphores.told(alike[0]) if is_of_peers else alike[0].step.function or job.described(comm, alike[0].step.call)
+    )
     still = [each for each in missing.values() if each.number not in hung]  # of the others the calls wait behind calls
     if ahead := [each for each in still if any(step.call.is_ahead for step in each.in_order)]:
         call += f", to which the device of {semaphores.named(ahead)} has not come"

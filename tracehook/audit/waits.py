@@ -8,7 +8,7 @@ forgotten are taken for done, but the first that some rank did not make: there t
 NCCL makes a communicator on the host, which waits there for all ranks.
 
 If some rank waits in NCCL, another one may wait for it in a function of torch.distributed without NCCL: in a barrier of
-Gloo, or where ranks gather the objects of a checkpoint.
+Gloo, or where ranks gather the objects of a checkpoint. In an agreement of tracehook a rank waits on the host, too.
 
 Of peers, a stream waits for a signal until the other rank's stream comes to it, and with a signal until the other rank
 has waited for the one before. What order the calls on several streams take is not known. So each stream goes by itself,
@@ -24,6 +24,7 @@ from typing import NamedTuple
 from tracehook.audit.called import Caller, Callers, Member, Step
 from tracehook.log.calls import FORGOTTEN, MAKING, ON_HOST, READ, RECV, SEND, Call, Calls
 
+_AGREEMENT = "agreement of tracehook"
 Comparable = Mapping[str, Mapping[int, Member]]  # by communicator and rank in it
 Devices = Mapping[int, "_Device"]  # by the number of the process
 _CODES = {"send": SEND, "recv": RECV}
@@ -349,6 +350,7 @@ def waits(job: Callers) -> list[Wait]:
     stuck = ((device, step, play.missing(device, step)) for device in devices for step in device.open)
     found = [play.wait(*each) for each in stuck if each[-1]]
     found += [wait for process in waiting for each in process.making if (wait := _making(job, process, each))]
+    found += _in_agreements(job, waiting)
     job.in_functions = _in_functions(waiting, by_process(found)) if found else {}
     return found + list(_on_hosts(job))
 
@@ -361,12 +363,29 @@ def waits_without(job: Callers, without: Caller) -> list[Wait]:
     others = [process for process in job.processes if process is not without]
     making = (_making(job, process, each) for process in others for each in process.making)
     found += [wait for wait in making if wait and not _is_over(wait, without)]
+    found += _in_agreements(job, others, without)
     return found + list(_on_hosts(job, without))
 
 
 def _is_over(wait: Wait, without: Caller) -> bool:
     """Whether nobody waits in the making of a communicator if that process comes there."""
     return without in wait.missing and (wait.some or len(wait.missing)) == 1
+
+
+def _in_agreements(job: Callers, processes: Iterable[Caller], without: Caller | None = None) -> Iterator[Wait]:
+    """Yield who waits in an agreement, for those of the communicator who are in none."""
+    for process in processes:
+        for comm in sorted(process.agreeing & job.members.keys()):
+            members = (member.process for _, member in sorted(job.members[comm].items()))
+            missing = tuple(each for each in members if comm not in each.agreeing and each is not without)
+            if missing:
+                yield Wait(process, comm, _on_host(process, _AGREEMENT, comm), 0, missing, 0, True)
+
+
+def _on_host(process: Caller, function: str, comm: str = "") -> Step:
+    """Return where the host of a process waits, after its last call."""
+    last = process.in_order[-1].call.order if process.in_order else 0
+    return Step(comm, 0, Call(-1, ON_HOST, 0, -1, last), False, function)
 
 
 def _in_functions(processes: Iterable[Caller], in_nccl: Collection[int]) -> dict[str, list[Caller]]:
@@ -395,12 +414,8 @@ def _on_hosts(job: Callers, without: Caller | None = None) -> Iterator[Wait]:
             )
             fewest = min(filter(None, (absent, *of_groups)), key=len, default=absent)
             missing = tuple(each for each in fewest if each is not without)
-            if not missing:
-                continue
-            last = process.in_order[-1].call.order if process.in_order else 0
-            step = Step("", 0, Call(-1, ON_HOST, 0, -1, last), False, function)
-            if process is not without:
-                yield Wait(process, "", step, 0, missing, 0, True)
+            if missing and process is not without:
+                yield Wait(process, "", _on_host(process, function), 0, missing, 0, True)
 
 
 def given_up(job: Callers) -> list[Wait]:

@@ -1,4 +1,4 @@
-"""SGLang (0.5.11 or newer): tracehook's scopes in the place of its contexts of symmetric memory."""
+"""SGLang (0.5.11 or newer): tracehook's scopes in the place of its contexts of symmetric memory; its sleep."""
 
 from __future__ import annotations
 
@@ -10,18 +10,24 @@ from typing import Any
 import torch
 
 from tracehook import _core
-from tracehook.integrations import choice
-from tracehook.integrations.replacing import replace
+from tracehook.integrations import choice, sleep
+from tracehook.integrations.replacing import replace, when_imported
 from tracehook.integrations.serving import ServerContext, is_in_pools, scope_of
 from tracehook.symmetric_memory.public import is_symmetric
 from tracehook.symmetric_memory.reserve import reserve
 
 MODULE = "sglang.srt.distributed.device_communicators.pynccl_allocator"
+# Where it releases its memory, in newer and in older versions.
+UPDATERS = (
+    "sglang.srt.managers.scheduler_components.weight_updater",
+    "sglang.srt.managers.scheduler_update_weights_mixin",
+)
+_SLEEPS = {"kv_cache", "weights"}  # what it released when no request can be served, and no weights be written
 _SMALL = 16 << 20  # bytes that prealloc_symmetric_memory_pool reserves for tensors of up to 1 MiB
 
 
 def install() -> None:
-    """Replace names of SGLang's module, by SGLang's own registry of hooks where it has one."""
+    """Replace names of SGLang's module, by SGLang's own registry of hooks where it has one, and follow its sleep."""
     module = importlib.import_module(MODULE)
     wanted = {name: new for name, new in replacements(module).items() if hasattr(module, name)}
     try:
@@ -32,6 +38,13 @@ def install() -> None:
         for name, new in wanted.items():
             hooks.HookRegistry.register(f"{MODULE}.{name}", new, hooks.HookType.REPLACE)
     choice.say_replaced("sglang", MODULE, list(wanted))
+    for updater in UPDATERS:
+        when_imported(updater, _follow_sleep)
+
+
+def _follow_sleep(module: ModuleType) -> None:
+    methods = ("release_memory_occupation", "resume_memory_occupation")
+    sleep.follow(module, *methods, lambda updater: set(updater.offload_tags) >= _SLEEPS)
 
 
 class _OfThread(threading.local):

@@ -1,4 +1,4 @@
-"""vLLM: tracehook's scopes in the place of its context of symmetric memory."""
+"""vLLM: tracehook's scopes in the place of its context of symmetric memory; what tracehook does when vLLM sleeps."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Any
 
 import torch
 
-from tracehook.integrations import choice
+from tracehook.integrations import choice, sleep
 from tracehook.integrations.replacing import replace, when_imported
 from tracehook.integrations.serving import ServerContext, is_in_pools
 
 MODULE = "vllm.distributed.device_communicators.pynccl_allocator"
+WORKER = "vllm.v1.worker.gpu_worker"
 
 
 def install() -> None:
-    """Replace names of vLLM's module as soon as it is imported."""
+    """Replace names of vLLM's module as soon as it is imported, and follow the sleep of its workers."""
     when_imported(MODULE, _replace)
+    when_imported(WORKER, lambda module: sleep.follow(module, "sleep", "wake_up"))
 
 
 def _replace(module: ModuleType) -> None:

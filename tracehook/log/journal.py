@@ -33,7 +33,7 @@ class Aside(Protocol):
         """
 
 
-SCHEMA = "1.24"
+SCHEMA = "1.25"
 _OF_STRUCTLOG = ("rich", "better_exceptions", "greenlet")
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring

@@ -24,6 +24,7 @@ _BIRTHS: Final[Mapping[str, Callable[[Fields], _Key]]] = {
     "ipc.export": lambda f: ("export", f.get("comm"), f.get("peer"), f.get("generation")),
     "ipc.open": lambda f: ("open", f.get("peer_life"), f.get("generation")),
     "range.map": lambda f: ("range", f.get("device"), f.get("addr"), f.get("size")),
+    "agreement.waits": lambda f: ("agreement", f.get("comm_id")),
 }
 _DEATHS: Final[Mapping[str, Callable[[Fields], _Key]]] = {
     "segment.free": _BIRTHS["segment.alloc"],
@@ -34,6 +35,7 @@ _DEATHS: Final[Mapping[str, Callable[[Fields], _Key]]] = {
     "ipc.release": _BIRTHS["ipc.export"],
     "ipc.close": _BIRTHS["ipc.open"],
     "range.unmap": _BIRTHS["range.map"],
+    "agreement.waited": _BIRTHS["agreement.waits"],
 }
 # Nobody asks about these once they have passed.
 _PASSING: Final = frozenset(("agreement.reached", "window.defer", "ledger.check", "log.summed"))

@@ -226,6 +226,10 @@ class SymmetricMemory:
             if communicator is not None:
                 communicator.unpin()
 
+    def used(self) -> list[GroupWindows]:
+        """Return all groups of this process that have symmetric memory."""
+        return [found for found in self._all() if found.is_in_use()]
+
     def pause(self, chosen: Sequence[GroupWindows]) -> int:
         """See :func:`tracehook.pause`."""
         self._refuse_in_capture("pause", chosen)

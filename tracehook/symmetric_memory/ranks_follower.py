@@ -96,7 +96,10 @@ class RanksFollower:
         watch = self._watch()
         if watch is None:
             return contextlib.nullcontext()
-        return watch.following(key_of(self._communicator), waiting, divergence.facts(self._communicator, self.channel))
+        communicator = self._communicator
+        return watch.following(
+            key_of(communicator), waiting, divergence.facts(communicator, self.channel), communicator.log
+        )
 
     def diverged(self, verdict: RoundVerdict) -> None:
         """On the thread of the round, perhaps inside a call of torch. So the watchdog makes the abort."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tracehook import _core
 from tracehook.errors import RegistrationError
-from tracehook.log.stderr import warn
+from tracehook.log.stderr import say_once
 from tracehook.symmetric_memory.windows import GroupWindows, in_order
 from tracehook.versions import nccl_name
 
@@ -25,7 +25,7 @@ def pause(chosen: Sequence[GroupWindows], trim: Trim) -> int:
     awake = [(found, one) for found in in_order(chosen) if (one := _met(found, "pause")) and not one.suspended]
     gave_back = trim([found for found, _ in awake])
     if awake and not _core.can_suspend():
-        warn(
+        say_once(
             f"NCCL {nccl_name(_core.nccl_version())} cannot suspend communicators (2.29.7 is the first): "
             "tracehook.pause gives back only memory that no tensor uses"
         )
@@ -34,7 +34,7 @@ def pause(chosen: Sequence[GroupWindows], trim: Trim) -> int:
         result, released = communicator.suspend()
         gave_back += 0 if result else released
         if result:
-            warn(
+            say_once(
                 f"{found.about} keeps NCCL's memory: ncclCommSuspend said error {result}. NCCL suspends no "
                 "communicator that shares resources with another one (splitShare), and none with "
                 "NCCL_DISABLE_MEM_MANAGER=1"

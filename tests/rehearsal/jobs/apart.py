@@ -1,10 +1,12 @@
 """Ranks that do not do the same, with a long SYMM_REGISTER_TIMEOUT: what each of them hears, and how soon."""
 
 import ctypes
+import os
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -215,6 +217,15 @@ def was_late_once() -> None:
     attempt(lambda: (dist.all_reduce(new if RANK == 0 else ordinary), torch.cuda.synchronize()))
     hear("aborting")
     meet()
+
+
+def does_not_come_for_long() -> None:
+    """One rank does not come to the end of a scope before somebody lets it go on."""
+    kept = symmetric(RANK + 1)
+    reduced(kept)
+    while RANK == 1 and not Path(os.environ["TEST_GO"]).exists():
+        time.sleep(0.05)
+    tell(sum=reduced(symmetric(RANK + 1)))
 
 
 def waits_for_one_that_is_slow() -> None:

@@ -88,10 +88,12 @@ def _waiting_box(job: Callers, waiting: Sequence[Wait], culprits: Collection[int
     members = [wait.process for wait in waiting]
     kind = first.step.call.operation if first.step.kind == TRANSFER else "call"
     place = "where NCCL makes a child" if first.step.kind == MADE else f"in {kind} {first.number + 1}"
-    is_on_host = first.step.kind == HOST
+    if first.step.kind == HOST:
+        place = f"in {first.step.function}"
+    of_what = f" of {groups[first.comm]}" if first.comm else ", outside of NCCL"
     lines = [
         _named(members),
-        f"in {first.step.function}, outside of NCCL" if is_on_host else f"{place} of {groups[first.comm]}",
+        place + of_what,
         *([job.described(first.comm, first.step.call)] if first.step.kind not in (MADE, HOST) else []),
         f"since {in_seconds(_earliest(members))}, waits for {_named(first.missing)}",
     ]

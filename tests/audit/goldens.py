@@ -77,8 +77,8 @@ def _symmetric(name: str, case: str, *rules: str, cause: str, **more: object) ->
     return Golden(name, cause, f"symmetric_cases.py {case}", rules, **more)  # type: ignore[arg-type]
 
 
-def _planted(name: str, fault: str, *rules: str, cause: str, ends: str = "SIGTERM", **more: object) -> Golden:
-    more = {"ranks": 4, "until": f"4 {ends}"} | more
+def _planted(name: str, fault: str, *rules: str, cause: str, **more: object) -> Golden:
+    more = {"ranks": 4, "until": "4 SIGTERM"} | more
     return Golden(name, cause, f"planted.py {fault}", rules, **more)  # type: ignore[arg-type]
 
 
@@ -182,8 +182,6 @@ GOLDENS: tuple[Golden, ...] = (
     # --- who is to blame for a hang, or a crash ---
     _planted("calls-differ", "operation 2 3", "calls-differ", "ended-by-exception", "ended-by-others", broken=("M1",),
              cause="rank 2 makes a broadcast instead of an all_reduce"),
-    _planted("calls-differ-count", "count 6 2", "calls-differ", "ended-by-exception", "ended-by-others", ranks=8,
-             broken=("M1",), cause="rank 6 reduces one element less"),
     _planted("rank-missing-skipped", "skip 5 3", "rank-missing", "ended-by-others", ranks=8,
              cause="rank 5 skips an all_reduce of its TP group"),
     _planted("rank-missing-order", "order 1 3", "rank-missing", "ended-by-others",
@@ -193,17 +191,10 @@ GOLDENS: tuple[Golden, ...] = (
     _planted("rank-missing-computes", "compute 3 2", "rank-missing", "ended-by-others",
              cause="rank 3 computes for ever"),
     _planted("ended-by-others", "interrupt 0 0", "ended-by-others", cause="a scheduler ends a job that is well"),
-    _planted("exit-status-of-one-rank", "os_exit 2 3", "exit-status", "ended-by-others", cause="rank 2 calls os._exit"),
     _planted("ended-by-exception-of-one-rank", "exception 2 3", "ended-by-exception", "ended-by-others",
              cause="rank 2 raises RuntimeError"),
-    _planted("ended-by-exception-memory", "out_of_memory 1 3", "ended-by-exception", "ended-by-others",
-             cause="rank 1 asks for more memory than there is"),
-    _planted("interrupted-all", "interrupt 0 0", "interrupted", cause="Ctrl-C on all ranks",
-             ends="SIGINT"),
     _planted("agreement-timeout-skipped", "scope 1 3", "agreement-timeout", "agreement-mismatch", "ended-by-exception",
              "ended-by-others", cause="rank 1 skips a scope of its TP group"),
-    _planted("placement-refused-swapped", "swap 1 3", "placement-refused", "ended-by-exception",
-             "ended-by-others", cause="rank 1 reduces the other one of two equal tensors"),
     _planted("rank-failed-fault", "segfault 1 3", "rank-failed", "ended-by-others", cause="rank 1 reads address 0"),
     _planted("rank-failed-killed", "killed 3 2", "rank-failed", "ended-by-others", "no-end",
              cause="rank 3 gets SIGKILL, as from a kernel that is out of memory"),
@@ -211,7 +202,7 @@ GOLDENS: tuple[Golden, ...] = (
     # --- what a rehearsal itself says ---
     Golden("rule-broken", "a communicator is destroyed while memory is registered with it", "breaks_a_rule.py",
            ("rule-broken",), ranks=1, broken=("C4",)),
-    _planted("ranks-hung", "skip 1 3", "ranks-hung", "rank-missing", "no-end", ends="SIGTERM",
+    _planted("ranks-hung", "skip 1 3", "ranks-hung", "rank-missing", "no-end",
              until="60 SIGTERM", hang=3, cause="rank 1 skips an all_reduce of its TP group; the rehearsal ends it"),
 
     # --- peers that map each other's memory ---
@@ -257,7 +248,7 @@ GOLDENS: tuple[Golden, ...] = (
 # fmt: off
 ALIKE = {
     "address-used-twice", "agreement-failed", "damaged-file", "deregistered-unknown", "ended-before-graphs",
-    "ended-by-others", "interrupted-all", "log-stopped",
+    "ended-by-others", "log-stopped",
     "event-after-death", "freed-while-registered", "freed-while-registered-window", "hook-stands-aside",
     "hook-stands-aside-expandable", "interrupted", "ledger-differs", "left-at-end", "lost-events", "missing-ranks",
     "never-registered", "peer-mapped-after-free", "peer-mapped-twice", "peer-mapping-left", "placement-overrun",

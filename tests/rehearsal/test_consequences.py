@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.rehearsal import RULES_BROKEN
+from support.rehearsal import RULES_BROKEN, run_command, write_job
 
 from rehearsal.test_own_log import audit, rehearse
 from tracehook.rehearsal.consequences import Failure, mark
@@ -34,9 +34,8 @@ dist.destroy_process_group()
 @pytest.mark.parametrize(("when", "status", "own"), [("after", 1, 0), ("before", RULES_BROKEN, 1)])
 def test_what_a_rank_breaks_after_it_raised_is_a_consequence(tmp_path: Path, when: str, status: int, own: int) -> None:
     """What it broke before is not."""
-    job = tmp_path / "raises.py"
-    job.write_text(RAISES)
-    finished = rehearse(tmp_path / "log", "launch.py", "2", sys.executable, str(job), when, ranks=2)
+    job = write_job(tmp_path / "raises.py", RAISES)
+    finished = rehearse(tmp_path / "log", "launch.py", "2", sys.executable, job, when, ranks=2)
     assert finished.status == status, finished.output
     assert f"rehearsal: {own} violations" in finished.err
     marked = "(a consequence of: RuntimeError on rank 1)"
@@ -47,11 +46,12 @@ def test_what_a_rank_breaks_after_it_raised_is_a_consequence(tmp_path: Path, whe
     assert told["first_finding"]["rule"] == ("rule-broken" if own else "ended-by-exception")
 
 
-def test_windows_after_one_that_failed_are_a_consequence_on_all_ranks(tmp_path: Path) -> None:
+def test_windows_after_one_that_failed_are_a_consequence_on_all_ranks() -> None:
     """Rank 0 waits in vain for the window that NCCL refused to rank 1, which then asks for another one."""
     faults = "ncclCommWindowRegister:fail@1=3#rank1"
     job = ("launch.py", "2", sys.executable, "windows.py", "failing_on_one")
-    finished = rehearse(tmp_path / "log", *job, ranks=2, faults=faults)
+    env = {"TRACEHOOK_EMU_FAULTS": faults, "TRACEHOOK_EMU_WINDOW_TIMEOUT": "3"}
+    finished = run_command(*job, devices=2, env=env, cold=True)  # the rank itself ends with 86
     assert finished.status == 1, finished.output
     assert "rehearsal: 0 violations\nrehearsal: 2 more, consequences of failures that came before:" in finished.err
     why = "(a consequence of: ncclCommWindowRegister failed on rank 1 of its communicator, a fault that was played)"

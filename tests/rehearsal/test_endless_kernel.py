@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes import SCRIPTS, run
-from support.rehearsal import JOBS, read_logs, rehearse_until
+from support.audits import Audit
+from support.rehearsal import read_logs, rehearse_until, write_job
 
 RANKS = 3
 # Rank 1 has a kernel that never ends, before its second call; and calls behind it. Nobody looks at a result before.
@@ -30,12 +30,10 @@ dist.destroy_process_group()
 
 def played(folder: Path, cycles: int, calls: int) -> dict[str, Any]:
     """Return what the audit says of the job."""
-    job, log = folder / "job.py", folder / "log"
-    job.write_text(JOB)
-    how: dict[str, Any] = {"env": {"PYTHONPATH": str(JOBS)}, "cold": True, "timeout": 90}
-    found = rehearse_until(8, job, str(cycles), str(calls), ranks=RANKS, log=log, **how)
+    job, log = write_job(folder / "job.py", JOB), folder / "log"
+    found = rehearse_until(8, job, str(cycles), str(calls), ranks=RANKS, log=log, timeout=90)
     assert len(read_logs(log)) == RANKS, found.output
-    return dict(json.loads(run([SCRIPTS / "tracehook", "audit", log, "--json"]).out))
+    return dict(json.loads(Audit(log, "--json").out))
 
 
 @pytest.mark.timeout(150)

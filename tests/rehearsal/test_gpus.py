@@ -1,11 +1,11 @@
 """What kind of device a rehearsal plays: `tracehook rehearse --gpu`."""
 
 import json
-import sys
 from typing import Any
 
 import pytest
-from support.processes import SCRIPTS, Finished, run
+from support.processes import Finished
+from support.rehearsal import run_command
 
 from tracehook.rehearsal.gpus import NAMES
 
@@ -35,7 +35,7 @@ ASKED = ("name", "capability", "processors", "memory", "shared", "l2", "threads"
 
 def rehearse(*options: str) -> Finished:
     """Ask two devices what they are."""
-    return run([SCRIPTS / "tracehook", "rehearse", "--devices", "2", *options, "--", sys.executable, "-c", ASKS], {})
+    return run_command("-c", ASKS, devices=2, options=options)
 
 
 def told(*options: str) -> dict[str, object]:

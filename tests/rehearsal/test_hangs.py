@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from support.audits import Audit
 from support.processes import Finished
-from support.rehearsal import run_command
+from support.rehearsal import run_command, write_job
 
 SEEDS = int(os.environ.get("HANGS", "4"))
 FIRST = int(os.environ.get("HANGS_FROM", "0"))
@@ -68,7 +68,7 @@ def test_the_rank_that_the_others_wait_for_is_in_the_first_line(seed: int) -> No
     finished = run_command(
         *("launch_and_end.py", str(RANKS), "90", "SIGTERM", "planted.py", fault, str(rank), str(step)),
         devices=RANKS,
-        limit=20,
+        limit=10,
     )
     assert finished.status == HANGS, finished.output
     assert finished.orphans == 0, finished.output
@@ -84,9 +84,9 @@ import torch, torch.distributed as dist
 from common import RANK, start
 device = start()
 tensor = torch.ones(4, device=device)
-for _ in range(6):
+for _ in range(4):
     if RANK == 1:
-        time.sleep(3)
+        time.sleep(2)
     dist.all_reduce(tensor)
 torch.cuda.synchronize()
 dist.destroy_process_group()
@@ -94,10 +94,9 @@ dist.destroy_process_group()
 
 
 def test_a_slow_rank_is_no_hang(tmp_path: Path) -> None:
-    """The others wait for it for three seconds, six times, and the limit is fifteen."""
-    job = tmp_path / "slow.py"
-    job.write_text(SLOW)
-    finished = run_command("launch.py", "2", sys.executable, str(job), devices=2, limit=15)
+    """The others wait for it for two seconds, four times, and the limit is six."""
+    job = write_job(tmp_path / "slow.py", SLOW)
+    finished = run_command("launch_and_end.py", "2", "60", "SIGTERM", job, devices=2, limit=6)
     assert (finished.status, told(finished)) == (0, []), finished.output
 
 
@@ -115,9 +114,8 @@ dist.new_group([0, 2], device_id=device)
 
 def test_a_rank_that_does_not_come_to_where_a_group_is_made(tmp_path: Path) -> None:
     """NCCL waits there for all ranks of the parent, also for those that get no part of the new one."""
-    job = tmp_path / "split.py"
-    job.write_text(SPLIT)
-    finished = run_command("launch_and_end.py", "3", "60", "SIGTERM", str(job), devices=3, limit=3)
+    job = write_job(tmp_path / "split.py", SPLIT)
+    finished = run_command("launch_and_end.py", "3", "60", "SIGTERM", job, devices=3, limit=3)
     assert finished.status == HANGS, finished.output
     (line,) = told(finished)
     assert line.startswith("ranks 0, 2 wait in ncclCommSplit (split 1) of communicator"), finished.output
@@ -149,10 +147,9 @@ dist.barrier()
 )
 def test_a_rank_that_does_not_come_to_a_first_call(whose: str, waiting: str, missing: str, tmp_path: Path) -> None:
     """The first call of a group makes its communicator, and NCCL waits there for ever. The audit names the rank."""
-    job = tmp_path / "made.py"
-    job.write_text(MADE)
+    job = write_job(tmp_path / "made.py", MADE)
     finished = run_command(
-        "launch_and_end.py", "3", "60", "SIGTERM", str(job), whose, devices=3, limit=5, log=tmp_path / "log"
+        "launch_and_end.py", "3", "60", "SIGTERM", job, whose, devices=3, limit=5, log=tmp_path / "log"
     )
     assert finished.status == HANGS, finished.output
     line, *others = told(finished)
@@ -187,8 +184,7 @@ time.sleep(60)
 
 def test_a_communicator_that_has_a_name_is_called_by_it(tmp_path: Path) -> None:
     """That is commName of ncclConfig_t; torch 2.11 leaves it empty."""
-    job = tmp_path / "named.py"
-    job.write_text(NAMED)
-    finished = run_command("launch_and_end.py", "2", "60", "SIGTERM", str(job), devices=2, limit=2)
+    job = write_job(tmp_path / "named.py", NAMED)
+    finished = run_command("launch_and_end.py", "2", "60", "SIGTERM", job, devices=2, limit=2)
     assert finished.status == HANGS, finished.output
     assert re.search(r"of communicator [0-9a-f]{16}, group tp \(ranks 0, 1\) for", told(finished)[0]), finished.output

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes import SCRIPTS, Finished, run
-from support.rehearsal import RULES_BROKEN, run_command
+from support.audits import FINDINGS, Audit
+from support.processes import Finished
+from support.rehearsal import RULES_BROKEN, run_command, write_job
 
 HANGS = 87
 # Rank 1 deregisters what nobody registered; then it goes on, or is killed.
@@ -72,7 +73,7 @@ os._exit(0)
 """
 
 
-def rehearse(log: Path, *job: str, ranks: int, limit: float = 0, faults: str = "") -> Finished:
+def rehearse(log: Path, *job: str | Path, ranks: int, limit: float = 0, faults: str = "") -> Finished:
     """Run a job of several ranks as the command does."""
     env = {"TRACEHOOK_EMU_FAULTS": faults, "TRACEHOOK_EMU_WINDOW_TIMEOUT": "3"}
     return run_command(*job, devices=ranks, limit=limit, log=log, env=env)
@@ -80,17 +81,14 @@ def rehearse(log: Path, *job: str, ranks: int, limit: float = 0, faults: str = "
 
 def audit(log: Path) -> dict[str, Any]:
     """Return what the audit found."""
-    finished = run([SCRIPTS / "tracehook", "audit", str(log), "--json"], {}, timeout=60)
-    assert finished.status == 1, finished.output
-    return dict(json.loads(finished.out))
+    return dict(json.loads(Audit(log, "--json").expect(FINDINGS).out))
 
 
 @pytest.mark.parametrize("how", ["goes_on", "killed"])
 def test_a_broken_rule_is_a_finding_about_the_rank_that_broke_it(tmp_path: Path, how: str) -> None:
     """With the rule, the call, the group and the time, also if the rank was killed at once."""
-    job = tmp_path / "breaks.py"
-    job.write_text(BREAKS)
-    finished = rehearse(tmp_path / "log", "launch.py", "2", sys.executable, str(job), how, ranks=2)
+    job = write_job(tmp_path / "breaks.py", BREAKS)
+    finished = rehearse(tmp_path / "log", "launch.py", "2", sys.executable, job, how, ranks=2)
     assert finished.status == RULES_BROKEN, finished.output
     told = audit(tmp_path / "log")
     (found,) = [finding for finding in told["findings"] if finding["rule"] == "rule-broken"]
@@ -133,9 +131,8 @@ def test_a_rehearsal_that_is_well_has_no_log_of_its_own(tmp_path: Path) -> None:
 
 def test_of_ranks_that_call_different_things_the_odd_one_comes_first(tmp_path: Path) -> None:
     """Rank 2 skips a call: rank 0 is the first one that reports the difference, and not the first finding."""
-    job = tmp_path / "skips.py"
-    job.write_text(SKIPS)
-    finished = rehearse(tmp_path / "log", "launch.py", "3", sys.executable, str(job), ranks=3, limit=5)
+    job = write_job(tmp_path / "skips.py", SKIPS)
+    finished = rehearse(tmp_path / "log", "launch.py", "3", sys.executable, job, ranks=3, limit=5)
     assert finished.status == RULES_BROKEN, finished.output
     told = audit(tmp_path / "log")
     assert told["first_finding"]["ranks"][0] == 2
@@ -146,9 +143,8 @@ def test_of_ranks_that_call_different_things_the_odd_one_comes_first(tmp_path: P
 
 def test_of_ranks_that_want_different_windows_the_odd_one_comes_first(tmp_path: Path) -> None:
     """Rank 2 makes another tensor in its scope."""
-    job = tmp_path / "sizes.py"
-    job.write_text(SIZES)
-    rehearse(tmp_path / "log", "launch.py", "3", sys.executable, str(job), ranks=3, limit=20)
+    job = write_job(tmp_path / "sizes.py", SIZES)
+    rehearse(tmp_path / "log", "launch.py", "3", sys.executable, job, ranks=3, limit=20)
     first = audit(tmp_path / "log")["first_finding"]
     assert (first["rule"], first["ranks"]) == ("agreement-mismatch", [2, 0, 1])
     assert ": 64 MiB on rank 2; 16 MiB on rank 0; " in first["message"]
@@ -156,9 +152,8 @@ def test_of_ranks_that_want_different_windows_the_odd_one_comes_first(tmp_path: 
 
 def test_of_messages_that_do_not_fit_the_rank_that_is_in_most_of_them_comes_first(tmp_path: Path) -> None:
     """Rank 2 sends other pieces than the others receive: they report it, and it made the mistake."""
-    job = tmp_path / "pieces.py"
-    job.write_text(PIECES)
-    finished = rehearse(tmp_path / "log", "launch.py", "4", sys.executable, str(job), ranks=4, limit=20)
+    job = write_job(tmp_path / "pieces.py", PIECES)
+    finished = rehearse(tmp_path / "log", "launch.py", "4", sys.executable, job, ranks=4, limit=20)
     assert finished.status == RULES_BROKEN, finished.output
     first = audit(tmp_path / "log")["first_finding"]
     assert (first["rule"], first["ranks"][0]) == ("rule-broken", 2), first

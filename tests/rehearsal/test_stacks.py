@@ -11,8 +11,9 @@ from signal import Signals
 from typing import Any
 
 import pytest
+from support.audits import Audit
 from support.processes import SCRIPTS, Finished, run
-from support.rehearsal import read_logs, run_command
+from support.rehearsal import read_logs, run_command, write_job
 
 from tracehook.audit.stacks import program_line
 from tracehook.log.file_name import stacks_of
@@ -52,12 +53,11 @@ main()
 SKIPPED = 'if sys.argv[1] == "skip" and RANK != 1: dist.all_reduce(tensor[:2]); torch.cuda.synchronize()'
 
 
-def rehearsed(folder: Path, how: str, ranks: int, limit: float, end: tuple[str, str] = ("60", "SIGTERM")) -> Finished:
+def rehearsed(folder: Path, how: str, ranks: int, limit: float, *end: str, cold: bool = False) -> Finished:
     """Run the job as the command does; its logs are in folder `log`. `end`: after how many seconds, by which signal."""
-    job = folder / "job.py"
-    job.write_text(JOB)
-    launched = ["launch_and_end.py", str(ranks), *end, str(job), how, str(folder / "go")]
-    return run_command(*launched, devices=ranks, limit=limit, log=folder / "log")
+    job = write_job(folder / "job.py", JOB)
+    launched: list[str | Path] = ["launch_and_end.py", str(ranks), *(end or ("60", "SIGTERM")), job, how, folder / "go"]
+    return run_command(*launched, devices=ranks, limit=limit, log=folder / "log", cold=cold)
 
 
 def line_of(code: str) -> int:
@@ -67,8 +67,7 @@ def line_of(code: str) -> int:
 
 def audited(log: Path) -> dict[str, Any]:
     """Return what the audit says."""
-    finished = run([SCRIPTS / "tracehook", "audit", str(log), "--json"], timeout=60)
-    return dict(json.loads(finished.out))
+    return dict(json.loads(Audit(log, "--json").out))
 
 
 def test_a_hang_is_told_with_the_lines_of_the_program(tmp_path: Path) -> None:
@@ -96,15 +95,6 @@ def test_a_hang_is_told_with_the_lines_of_the_program(tmp_path: Path) -> None:
     assert {rank for rank, message in missing.items() if f"; rank {rank} is at job.py:" in message} == {1, 2}
 
 
-def test_ranks_that_a_launcher_ends_say_where_they_were(tmp_path: Path) -> None:
-    """Nobody asked before: they ask themselves, also in code of C that holds the GIL. The audit quotes the lines."""
-    rehearsed(tmp_path, "hang", 3, 0, ("3", "SIGTERM"))
-    found = audited(tmp_path / "log")["findings"]
-    missing = {each["ranks"][0]: each["message"] for each in found if each["rule"] == "rank-missing"}
-    assert f"rank 1 is at job.py:{line_of('time.sleep(60)')} in step" in missing[1], found
-    assert f"rank 2 is at job.py:{line_of('ctypes.PyDLL(None).sleep(60)')} in step" in missing[2], found
-
-
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_that_call_different_things_are_told_with_the_lines_of_their_calls(tmp_path: Path, ranks: int) -> None:
     """Rank 1 skips a call. The last line of the audit has the lines, and of two ranks it accuses none."""
@@ -121,14 +111,21 @@ def test_ranks_that_call_different_things_are_told_with_the_lines_of_their_calls
 
 @pytest.mark.parametrize("signal", ["SIGTERM", "SIGABRT", "SIGSEGV"])
 def test_a_signal_that_ends_a_rank_leaves_stacks_and_ends_it_soon(tmp_path: Path, signal: str) -> None:
-    """As torch's watchdog ends a rank whose collective hangs, or a fault. The rank dies of that signal."""
-    rehearsed(tmp_path, "hang", 3, 0, ("3", signal))
+    """As a launcher ends a rank, torch's watchdog one whose collective hangs, or a fault. It dies of that signal.
+
+    Nobody asked before: ranks ask themselves, also in code of C that holds the GIL. The audit quotes the lines.
+    """
+    rehearsed(tmp_path, "hang", 3, 0, "3", signal, cold=signal == "SIGSEGV")  # it would end what stands for a rank
     logs = {log.rank: log for log in read_logs(tmp_path / "log")}
     assert [logs[rank].signal for rank in range(3)] == [int(Signals[signal])] * 3
     places = [program_line(stacks_of(logs[rank].path)) for rank in range(3)]
     lines = [None if place is None else place.line for place in places]
     assert lines[1:] == [line_of("time.sleep(60)"), line_of("ctypes.PyDLL(None).sleep(60)")]
     assert lines[0] is not None
+    if signal == "SIGTERM":
+        found = audited(tmp_path / "log")["findings"]
+        missing = {each["ranks"][0]: each["message"] for each in found if each["rule"] == "rank-missing"}
+        assert all(f"rank {rank} is at job.py:{lines[rank]} in step" in missing[rank] for rank in (1, 2)), found
 
 
 def test_a_clean_job_leaves_no_stacks(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.audits import Audit
 from support.processes import SCRIPTS, run
-from support.rehearsal import Rehearsal, rehearse
+from support.rehearsal import Rehearsal, rehearse, run_command
 
 from tracehook.tuning.table import Row, load
 from tracehook.versions import nccl_name, of_torch
@@ -96,9 +96,7 @@ def test_the_others_name_the_rank_that_fails(tmp_path: Path, fault: str, told: s
 )
 def test_bad_arguments_are_one_line(arguments: list[str], told: str) -> None:
     """What was seen and what was expected; nothing starts."""
-    ran = run(
-        [SCRIPTS / "tracehook", "rehearse", "--devices", "2", "--", SCRIPTS / "tracehook", "tune", *arguments], {}
-    )
+    ran = run_command(SCRIPTS / "tracehook", "tune", *arguments, devices=2)
     assert ran.status == 2
     (line,) = [line for line in ran.err.splitlines() if line.startswith("tracehook tune:")]
     assert told in line
@@ -106,9 +104,8 @@ def test_bad_arguments_are_one_line(arguments: list[str], told: str) -> None:
 
 def test_it_starts_a_process_for_each_device(tmp_path: Path) -> None:
     """Without a launcher."""
-    command = [str(SCRIPTS / "tracehook"), "tune", *QUICK, "--operations", "all_gather", "--mode", "eager"]
-    rehearsed = [str(SCRIPTS / "tracehook"), "rehearse", "--devices", "2", "--", *command]
-    ran = run([*rehearsed, "--out", tmp_path / "t.json"], {"PATH": f"{SCRIPTS}:{os.environ['PATH']}"}, timeout=90)
+    quick = (*QUICK, "--operations", "all_gather", "--mode", "eager", "--out", tmp_path / "t.json")
+    ran = run_command(SCRIPTS / "tracehook", "tune", *quick, devices=2)
     assert ran.status == 0, ran.output
     assert set(load(tmp_path / "t.json").rows) == {Row("all_gather", "bfloat16", False, 2, 1)}
 

@@ -1,13 +1,12 @@
 """Registered memory as an arm of ``tracehook tune``, and jobs that run calls on it as the table says."""
 
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.processes import SCRIPTS, run
-from support.rehearsal import Rehearsal, rehearse
+from support.rehearsal import Rehearsal, rehearse, run_command
 
 from tracehook.tuning.table import RegisteredPoint, Row, Table, load
 
@@ -56,8 +55,7 @@ def test_without_memory_that_is_registered_at_calls_there_is_no_such_row(tmp_pat
 def test_the_gain_that_doctor_prints_is_measured_on_two_ranks() -> None:
     """Of both times and their quotient; how long a call takes on emulated devices says nothing."""
     program = "from tracehook.tuning import gain; gain.SIZE, gain.SECONDS = '1MiB', 150; print(gain.measured())"
-    command = [str(SCRIPTS / "tracehook"), "rehearse", "--devices", "2", "--", sys.executable, "-c", program]
-    ran = run(command, {}, timeout=180)
+    ran = run_command("-c", program, devices=2)
     assert ran.status == 0, ran.output
     wanted = r"an all_gather of 1MiB between two devices takes \d+ us, on registered memory \d+ us: [\d.]+ times"
     assert re.search(wanted, ran.out), ran.output

@@ -1,11 +1,9 @@
 """What PyTorch's operations compute in a rehearsal is what they compute on the host."""
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
-from support.rehearsal import rehearse
+from support.rehearsal import rehearse, run_command
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "tp"])
@@ -132,18 +130,12 @@ def test_symmetric_memory_of_torch() -> None:
         assert run.facts(rank) == {"peer": [2.0 - rank] * 4, "reduced": True}
 
 
-def rehearsal(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command itself."""
-    command = [sys.executable, "-m", "tracehook", "rehearse", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
 def test_what_was_not_computed_is_told_at_the_end() -> None:
     """Once, with the reason."""
     code = "import torch; torch.ones(1000, device='cuda') + 1"
-    done = rehearsal("--values", "100", "--", sys.executable, "-c", code)
-    assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if "not computed" in line]
+    done = run_command("-c", code, devices=1, options=("--values", "100"))
+    assert done.status == 0, done.output
+    (line,) = [line for line in done.err.splitlines() if "not computed" in line]
     assert line == (
         "rehearsal: not computed, so NaN, or 0 in integers: aten::add, aten::fill_ (larger than --values allows)"
     )
@@ -152,15 +144,15 @@ def test_what_was_not_computed_is_told_at_the_end() -> None:
 def test_values_can_be_switched_off() -> None:
     """Then a size that depends on values is refused, and kernels do nothing."""
     code = "import torch; print(torch.ones(2, device='cuda').tolist()); torch.ones(2, device='cuda').nonzero()"
-    done = rehearsal("--values", "off", "--", sys.executable, "-c", code)
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[0] == "[0.0, 0.0]"
-    assert "computes values of tensors of up to 0 elements" in done.stderr
+    done = run_command("-c", code, devices=1, options=("--values", "off"))
+    assert done.status == 1
+    assert done.out.splitlines()[0] == "[0.0, 0.0]"
+    assert "computes values of tensors of up to 0 elements" in done.err
 
 
 @pytest.mark.parametrize("text", ["many", "-1", "nan", "1e400"])
 def test_an_unreadable_limit(text: str) -> None:
     """One line, and nothing is started."""
-    done = rehearsal("--values", text, "--", sys.executable, "-c", "print(1)")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "expected a number of elements, such as 1e8, or off" in " ".join(done.stderr.replace("│", " ").split())
+    done = run_command("-c", "print(1)", devices=1, options=("--values", text))
+    assert (done.status, done.out) == (2, "")
+    assert "expected a number of elements, such as 1e8, or off" in " ".join(done.err.replace("│", " ").split())

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -153,13 +153,35 @@ def rehearse_until(seconds: float, job: str | Path, *arguments: str, ranks: int,
     return rehearse("launch_and_end.py", *launched, *arguments, devices=ranks, **how)
 
 
+def write_job(file: Path, text: str) -> Path:
+    """Write a job that may import what lies beside those of this folder. `text` begins with an empty line."""
+    assert text.startswith("\n")
+    file.write_text(f"import sys; sys.path.append({str(JOBS)!r})" + text)
+    return file
+
+
 def run_command(
-    *job: str | Path, devices: int, limit: float = 0, log: Path | None = None, env: Mapping[str, str] | None = None
+    *job: str | Path,
+    devices: int,
+    limit: float = 0,
+    log: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    cold: bool = False,
+    options: Sequence[str] = (),
 ) -> Finished:
-    """Run a launcher's job by ``tracehook rehearse``, which ends it when ranks have hung for `limit` seconds."""
-    options = ["--devices", str(devices), "--hang-timeout", str(limit), *(["--log", str(log)] if log else [])]
-    command: list[str | Path] = [SCRIPTS / "tracehook", "rehearse", *options, "--", sys.executable, *job]
-    return run(command, {"PYTHONPATH": str(JOBS)} | dict(env or {}), timeout=240, cwd=JOBS)
+    """Run what ``python JOB`` would run, such as a launcher and its ranks, by ``tracehook rehearse``.
+
+    It is ended when ranks have hung for `limit` seconds. Command, launcher and ranks are forked from a warm server,
+    unless `cold`.
+    """
+    usual = ["--devices", str(devices), "--hang-timeout", str(limit), *(["--log", str(log)] if log else [])]
+    command: list[str | Path] = [SCRIPTS / "tracehook", "rehearse", *usual, *options, "--"]
+    if cold or not warm.WANTED:
+        return run([*command, sys.executable, *job], env, timeout=240, cwd=JOBS)
+    server = warm.server(environment())
+    changes = warm.environment({}) | {SOCKET: str(server.socket), "PYTHON_EXEC": str(server.python)} | dict(env or {})
+    started = [server.python if part == sys.executable else part for part in (sys.executable, *job)]
+    return run([server.python, *command, *started], changes, timeout=240, cwd=JOBS)
 
 
 @dataclass(frozen=True)

@@ -100,18 +100,6 @@ def _tiny(directory: Path, size: bytes) -> Iterator[None]:
         libc.umount2(os.fsencode(directory), 2)
 
 
-def test_full_disk(tmp_path: Path) -> None:
-    """On a full, tiny file system, one line says that the log ends; the job runs and its whole lines are read."""
-    with _tiny(tmp_path, b"size=64k"):
-        run = _run(tmp_path, BUSY.format(events=5000))
-        assert len(run.lines("no log from here on")) == 1, run.output
-        assert "No space left" in run.err
-        assert len(run.err.splitlines()) == 2, run.output
-        (log,) = reader.read_directory(tmp_path)
-        assert len(log.events) > 10
-        assert list(tmp_path.glob("*.ring")) == []
-
-
 def test_full_disk_while_a_part_begins(tmp_path: Path) -> None:
     """Where the lines of what lives find no room, one line says so, and no half part is left."""
     # The ring takes 4,121 KiB, and the first part some 500. The next one begins with more than 200: there is no room.

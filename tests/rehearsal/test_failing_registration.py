@@ -25,21 +25,6 @@ def test_all_or_nothing(tmp_path: Path) -> None:
     assert summarise(run.log()).local.left == 0
 
 
-def test_warned_without_a_log() -> None:
-    """Without a log directory the warning stands on stderr all the same."""
-    run = rehearse("plain.py", faults="ncclCommRegister:fail@1=2", env={"SYMM_REGISTER_HOOK": "1"}).assert_good()
-    assert len(run.finished.lines("failed with NCCL error 2")) == 1, run.output
-
-
-def test_warned_when_the_log_cannot_be_written(tmp_path: Path) -> None:
-    """With a log that could not be opened the warning stands on stderr all the same."""
-    env = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": "/proc"}
-    run = rehearse("plain.py", faults="ncclCommRegister:fail@1=2", env=env).assert_good()
-    assert list(tmp_path.iterdir()) == []
-    assert len(run.finished.lines("no log")) == 1, run.output
-    assert len(run.finished.lines("failed with NCCL error 2")) == 1, run.output
-
-
 def test_failing_deregistration(tmp_path: Path) -> None:
     """A deregistration that fails is said once, with the error, and the job runs on. It is tried again at the end."""
     run = rehearse("plain.py", log=tmp_path, faults="ncclCommDeregister:fail@1=3")

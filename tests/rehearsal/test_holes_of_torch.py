@@ -182,6 +182,7 @@ def test_expandable_segments_are_said(tmp_path: Path, when: str) -> None:
     assert by_tracehook.facts()["sum"] == 1.0
     assert [event["reason"] for event in by_tracehook.events("hook.unsupported")] == ["expandable_segments"]
     assert len(by_tracehook.finished.lines("tracehook: hook.unsupported: expandable segments")) == 1
+    assert by_tracehook.events("register.local") == []
 
 
 @pytest.mark.parametrize("when", ["filled", "empty"])
@@ -226,6 +227,8 @@ def test_foreign_allocator(tmp_path: Path) -> None:
     by_tracehook.assert_good()
     assert (by_tracehook.facts()["error"], by_tracehook.facts()["sum"]) == (None, 1.0)
     assert [e["reason"] for e in by_tracehook.events("hook.unsupported")] == ["foreign_allocator"]
+    assert len(by_tracehook.finished.lines("tracehook: hook.unsupported:")) == 1
+    assert by_tracehook.events("register.local") == []
 
 
 @needs_nccl2

@@ -111,11 +111,3 @@ def test_nobody_and_recorded(tmp_path: Path) -> None:
     for rank in (0, 1):
         assert (run.facts(rank)["kinds"], run.facts(rank)["made"]) == (["observed"] * 2, 0)
     Audit(tmp_path).expect(CLEAN, "Clean: ")
-
-
-def test_a_wrong_value(tmp_path: Path) -> None:
-    """It is said, with what is known, and the default is used."""
-    run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL="mine")
-    (line,) = {line for line in run.finished.lines("tracehook: ") if "SYMM_REGISTER_LOCAL" in line}
-    assert "expected auto, own, observe, off or all; using the default (auto)" in line
-    assert run.facts()["kinds"] == ["own"] * 2

@@ -80,23 +80,6 @@ def test_unsupported_allocators(tmp_path: Path, variable: str, value: str, reaso
     _assert_noted_once(run, reason)
 
 
-def test_expandable_segments_switched_on_later(tmp_path: Path) -> None:
-    """Segments that grow later, by a setting changed at run time, are recognised when the first one comes."""
-    run = rehearse("expandable_later.py", log=tmp_path).assert_good()
-    assert run.facts()["before"] == "on"
-    _assert_noted_once(run, "expandable_segments")
-    assert len(run.events("register.local")) == 1, "the segment of before"
-
-
-def test_pluggable_allocator(tmp_path: Path) -> None:
-    """A pluggable allocator in place of torch's own is recognised, and the job runs."""
-    run = rehearse("pluggable.py", str(tmp_path), log=tmp_path / "logs").assert_good()
-    assert run.facts()["end"] == "reached"
-    assert run.facts()["status"]["state"] == "unsupported"
-    _assert_noted_once(run, "foreign_allocator")
-    assert run.events("register.local") == []
-
-
 def test_own_hook_and_expandable_segments(tmp_path: Path) -> None:
     """Two reasons at once are both said, once each."""
     env = TORCH_HOOK | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}

@@ -27,8 +27,11 @@ def _registered(run: Rehearsal) -> set[int]:
     return {event["size"] for event in run.events("register.local")} & SIZES
 
 
-def test_the_log_says_from_which_pool_a_segment_is(tmp_path: Path) -> None:
-    """Torch's pool, a MemPool, one with an allocator of its own, a graph's own pool, and one for several graphs."""
+def test_pools_with_an_allocator_of_their_own_are_left_out(tmp_path: Path) -> None:
+    """All other segments are registered. The log has the pool of each; status, explain() and the audit name the rule.
+
+    The pools: torch's, a MemPool, one with an allocator of its own, a graph's own pool, and one for several graphs.
+    """
     run = _run(tmp_path)
     kinds = {event["size"]: event.get("pool_kind") for event in run.events("segment.alloc", 0)}
     assert {size: kinds[size] for size in SIZES} == {
@@ -38,11 +41,6 @@ def test_the_log_says_from_which_pool_a_segment_is(tmp_path: Path) -> None:
         GRAPH: "graph",
         SHARED: "graph",
     }
-
-
-def test_pools_with_an_allocator_of_their_own_are_left_out(tmp_path: Path) -> None:
-    """All other segments are registered. The status, explain() and the audit name the rule."""
-    run = _run(tmp_path)
     assert _registered(run) == SIZES - {OWN}
     told = run.facts()["left_out"]
     assert told["by"] == {"no-own-allocators": {"segments": 1, "bytes": OWN}}
@@ -112,29 +110,23 @@ def test_a_rule_for_communicators_of_so_many_ranks(tmp_path: Path) -> None:
     assert run.finished.lines("tracehook: ") == []
 
 
-def test_only_segments_of_that_size_are_registered(tmp_path: Path) -> None:
-    """Of segments of 24 and 48 MiB only the larger one is registered with the communicators. The audit is clean."""
+def test_only_segments_of_that_size_are_registered_on_all_ranks_alike(tmp_path: Path) -> None:
+    """Of segments of 24 and 48 MiB only the larger one is registered with the communicators. The audit is clean.
+
+    A segment that is not left out and not registered would be a finding: the audit believes the mark of the birth
+    alone. So would a choice that one rank alone has, as NCCL may need a buffer to be registered on all ranks.
+    """
     run = rehearse("plain.py", ranks=2, log=tmp_path, env={"SYMM_REGISTER_SEGMENTS": "from-32MiB"}).assert_good()
     assert {event["size"] for event in run.events("segment.alloc")} >= {24 * MB, 48 * MB}
     assert {event["size"] for event in run.events("register.local")} == {48 * MB}
     Audit(tmp_path).expect(CLEAN)
-
-
-def test_a_choice_that_one_rank_alone_has_is_a_finding(tmp_path: Path) -> None:
-    """NCCL may need a buffer to be registered on all ranks: the audit names the ranks whose choice differs."""
-    run = rehearse("plain.py", ranks=2, log=tmp_path, env={"SYMM_REGISTER_SEGMENTS": "from-32MiB"}).assert_good()
     log = run.log(1).path
-    log.write_text(log.read_text().replace('"segments":["from-32MiB"]', '"segments":["all"]', 1))
-    Audit(tmp_path).expect(FINDINGS, "segments is", "from-32MiB on rank 0", "all on rank 1")
-
-
-def test_a_segment_that_is_not_left_out_and_not_registered_is_a_finding(tmp_path: Path) -> None:
-    """The audit believes the mark of the birth alone: without it, the segment was forgotten."""
-    run = rehearse("plain.py", ranks=2, log=tmp_path, env={"SYMM_REGISTER_SEGMENTS": "from-32MiB"}).assert_good()
-    log = run.log(1).path
-    assert '"left_out":[2]' in log.read_text()
-    log.write_text(log.read_text().replace(',"left_out":[2]', ""))
+    whole = log.read_text()
+    assert '"left_out":[2]' in whole
+    log.write_text(whole.replace(',"left_out":[2]', ""))
     Audit(tmp_path).expect(FINDINGS, "rank 1 never registered")
+    log.write_text(whole.replace('"segments":["from-32MiB"]', '"segments":["all"]', 1))
+    Audit(tmp_path).expect(FINDINGS, "segments is", "from-32MiB on rank 0", "all on rank 1")
 
 
 @pytest.mark.parametrize("env", [{}, {"NCCL_GRAPH_REGISTER": "0"}])

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.audits import CLEAN, Audit
 from support.packages import install
 from support.rehearsal import Rehearsal, rehearse
@@ -101,43 +100,32 @@ def test_a_group_of_a_mesh_is_called_by_its_dimension_unless_it_may_be_another(t
     assert (named(run, 1)["tp"], named(run, 1)["dp"]) == ([0, 1], [1, 3])
 
 
-def test_workers_of_mp_spawn_have_ranks(tmp_path: Path) -> None:
-    """Their environment says none, so the first group does; and all readers know it."""
-    run = rehearse(JOB, "spawned", str(tmp_path / "store"), "2", devices=2, log=tmp_path / "log")
-    assert run.status == 0, run.output
-    logs = [log for log in reader.read_directory(tmp_path / "log") if log.rank is not None]
-    assert [log.rank for log in logs] == [0, 1]
-    assert [log.begin["rank"] for log in logs] == [None, None]
-    with_rank = [event for log in logs for event in log.events if event["event"] == "rank.known"]
-    assert [(event["rank"], event["world_size"]) for event in with_rank] == [(0, 2), (1, 2)]
-    assert findings(tmp_path / "log") == []
+def test_workers_of_mp_spawn_have_ranks_and_a_program_that_spawns_again_begins_an_attempt(tmp_path: Path) -> None:
+    """Their environment says none, so the first group of each does; and all readers know it.
 
-
-def test_a_program_that_spawns_again_begins_an_attempt(tmp_path: Path) -> None:
-    """Each has its own ranks, and the audit reads the last one, or the one that `--job` chooses."""
+    The audit reads the last attempt, or the one that `--job` chooses.
+    """
     run = rehearse(JOB, "spawned", str(tmp_path / "store"), "2", "2", devices=2, log=tmp_path / "log")
     assert run.status == 0, run.output
+    logs = [log for log in reader.read_directory(tmp_path / "log") if log.rank is not None]
+    assert [log.rank for log in logs] == [0, 0, 1, 1]
+    assert [log.begin["rank"] for log in logs] == [None] * 4
+    with_rank = [event for log in logs for event in log.events if event["event"] == "rank.known"]
+    assert [(event["rank"], event["world_size"]) for event in with_rank] == [(0, 2), (0, 2), (1, 2), (1, 2)]
     (job,) = jobs_in(find_logs(tmp_path / "log", tmp_path))
     assert [len(job.only(number).workers) for number in job.attempts] == [2, 2]
     Audit(tmp_path / "log").expect(CLEAN, "2 ranks")
     Audit(tmp_path / "log", "--job", f"{job.id}#0").expect(CLEAN)
 
 
-@pytest.fixture
-def refused(tmp_path: Path) -> Any:
-    """Run a job with a policy that refuses small requests."""
+def test_a_policy_knows_groups_by_name_and_ranks_and_explain_names_the_one_that_refused(tmp_path: Path) -> None:
+    """It can tell the group of tensors from that of experts.
+
+    Once memory was given to another scope of the group, it may also have been made elsewhere.
+    """
     install(tmp_path / "site", "large_only", "1.0", {"large_only": POLICY}, {"large-only": "large_only:large_only"})
-    env = {"SYMM_REGISTER_POLICY": "large-only", "PYTHONPATH": str(tmp_path / "site")}
-    return rehearse(JOB, "refused", ranks=4, log=tmp_path / "log", env=env, cold=True).assert_good()
-
-
-def test_a_policy_knows_groups_by_name_and_ranks(refused: Any) -> None:
-    """It can tell the group of tensors from that of experts."""
+    refused = play(tmp_path / "log", "refused", str(tmp_path / "site"), SYMM_REGISTER_POLICY="large-only").assert_good()
     assert "('tp_1',) ((2, 3),) all_reduce 4096" in refused.output
-
-
-def test_explain_names_the_policy_that_refused(refused: Any) -> None:
-    """Once memory was given to another scope of the group, it may also have been made elsewhere."""
     facts = refused.facts(3)
     assert facts["one"][1] == "policy"
     assert "policy 'large-only' answered NONE for all scopes of" in facts["one"][2]

@@ -56,7 +56,10 @@ TOLD: dict[str, dict[str, Any]] = {
         "sum": 3.0,
     },
 }
-MORE = ("in_a_capture", "different_acts", "after_mismatch", "status", "after_abort")
+MORE = (
+    *("in_a_capture", "different_acts", "after_mismatch", "status", "after_abort"),
+    *("many_hints", "hints_of_each_rank", "distributed_tensor", "tasks", "generator"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -234,17 +237,17 @@ def test_scopes_that_end_in_the_wrong_order(tmp_path: Path, policy: str) -> None
 CLEAN = {"open": [], "in a scope": False, "in a pool": False, "trimmed": None}
 
 
-def test_scopes_of_two_tasks_that_overlap(tmp_path: Path) -> None:
+def test_scopes_of_two_tasks_that_overlap(run: Rehearsal) -> None:
     """The one that ends first raises, and is over all the same: the thread is in no scope for ever."""
-    found = _one("tasks", tmp_path)
+    found = alike(run, "tasks")
     assert found["raised"] == ["RuntimeError", "CancelledError"]
     assert found["state"] == CLEAN
     assert found["sum"] == 3.0
 
 
-def test_a_scope_that_ends_on_another_thread(tmp_path: Path) -> None:
+def test_a_scope_that_ends_on_another_thread(run: Rehearsal) -> None:
     """It raises there, and is over on the thread that began it; a second end has nothing to end."""
-    found = _one("generator", tmp_path)
+    found = alike(run, "generator")
     assert "on the thread that began them" in found["error"][1]
     assert found["state"] == CLEAN
     assert "reverse order" in found["twice"][1]
@@ -252,16 +255,15 @@ def test_a_scope_that_ends_on_another_thread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["many_hints", "hints_of_each_rank"])
-def test_hints_do_not_decide_which_ends_of_scopes_count(tmp_path: Path, case: str) -> None:
+def test_hints_do_not_decide_which_ends_of_scopes_count(run: Rehearsal, case: str) -> None:
     """Ranks meet at the ends of scopes, however many hints a rank has used, and whatever they are."""
-    run = play("symmetric_scopes.py", case, log=tmp_path).assert_good()
     for rank in (0, 1):
         assert run.facts(rank)[case]["error"] is None
         assert run.facts(rank)[case]["sum"] == 3.0
 
 
-def test_a_distributed_tensor_is_where_its_local_tensor_is(tmp_path: Path) -> None:
+def test_a_distributed_tensor_is_where_its_local_tensor_is(run: Rehearsal) -> None:
     """Of a DTensor both questions are answered for the memory that this rank has of it."""
-    found = _one("distributed_tensor", tmp_path)
+    found = alike(run, "distributed_tensor")
     assert found["symmetric"] == [[True, False], [True, False]]
     assert found["reasons"] == ["symmetric", "not_in_pool"]

@@ -81,7 +81,8 @@ def mesh() -> None:
 
 
 def refused() -> None:
-    """A policy gives no window to the pairs."""
+    """A policy, which is installed in the folder of the argument, gives no window to the pairs."""
+    sys.path.append(sys.argv[2])
     start()
     mine = pair()
     with tracehook.symmetric(mine, operation="all_reduce", nbytes=4096):

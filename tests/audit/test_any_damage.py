@@ -37,22 +37,27 @@ def _damage(draw: st.DrawFn) -> Callable[[bytes], bytes]:
     return change
 
 
-@given(changes=st.lists(_damage(), min_size=1, max_size=6), damaged_ring=st.booleans())
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+DAMAGE = st.lists(_damage(), min_size=1, max_size=3)
+
+
+@given(of_rank_0=DAMAGE, of_rank_1=DAMAGE, damaged_ring=st.booleans())
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @pytest.mark.timeout(400)
-def test_any_damage(tmp_path_factory: pytest.TempPathFactory, changes: list[Any], damaged_ring: bool) -> None:
-    """Whatever happened to the bytes of a log or a ring, an audit ends with a status that it documents."""
+def test_any_damage(
+    tmp_path_factory: pytest.TempPathFactory, of_rank_0: list[Any], of_rank_1: list[Any], damaged_ring: bool
+) -> None:
+    """Whatever happened to the bytes of logs and of a ring, an audit ends with a status that it documents."""
     directory = tmp_path_factory.mktemp("damaged")
     try:
         for file in GOLDEN.glob("clean.rank*.jsonl"):
             shutil.copy(file, directory)
-        log = log_of(directory)
-        target = log
+        first, second = (log_of(directory, rank) for rank in (0, 1))
         if damaged_ring:
-            target = log.with_suffix(".ring")
-            target.write_bytes(ring_of(9, drained=3))
-        for change in changes:
-            target.write_bytes(change(target.read_bytes()))
+            second = second.with_suffix(".ring")
+            second.write_bytes(ring_of(9, drained=3))
+        for file, changes in ((first, of_rank_0), (second, of_rank_1)):
+            for change in changes:
+                file.write_bytes(change(file.read_bytes()))
         done = Audit(directory)
         assert done.status in (CLEAN, FINDINGS, UNUSABLE), done
         done.expect(done.status)

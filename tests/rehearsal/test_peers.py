@@ -46,10 +46,12 @@ EXPANDABLE: dict[str, Any] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:Tr
 FABRIC = EXPANDABLE | {"TRACEHOOK_EMU_FABRIC": "1"}
 # What holds for memory of cudaMalloc holds for expandable segments.
 both_memories = pytest.mark.parametrize("env", [{}, EXPANDABLE], ids=["segment", "expandable"])
+memories_and_ranks = pytest.mark.parametrize(
+    ("env", "ranks"), [({}, 4), (EXPANDABLE, 2)], ids=["segment-4", "expandable-2"]
+)
 
 
-@both_memories
-@pytest.mark.parametrize("ranks", [2, 4])
+@memories_and_ranks
 def test_gets_and_puts_over_several_repetitions(tmp_path: Path, ranks: int, env: dict[str, Any]) -> None:
     """Tensors at an offset in a segment, new ones at each turn: all ranks get and put the right values."""
     run = play(tmp_path, "repetitions", ranks=ranks, **env)
@@ -71,8 +73,7 @@ def test_the_address_of_a_freed_tensor_comes_again(tmp_path: Path) -> None:
     assert len({event["peer_segment"] for event in run.events("ipc.open", 0)}) == 3 + SEMAPHORES
 
 
-@both_memories
-@pytest.mark.parametrize("ranks", [2, 4])
+@memories_and_ranks
 def test_one_rank_hits_while_others_miss(tmp_path: Path, ranks: int, env: dict[str, Any]) -> None:
     """One rank gives what its peers have mapped, the others what is new: none waits for a miss that does not come."""
     run = play(tmp_path, "one_hits", ranks=ranks, **env)
@@ -144,8 +145,9 @@ def test_memory_of_symmetric_pools(tmp_path: Path, ranks: int) -> None:
     assert {event["handle"] for event in run.events("ipc.export") if "pool_segment" in event} == {"file"}
 
 
-@pytest.mark.parametrize(("env", "kind"), [(EXPANDABLE, "file"), (FABRIC, "fabric")], ids=["file", "fabric"])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    ("env", "kind", "ranks"), [(EXPANDABLE, "file", 4), (FABRIC, "fabric", 2)], ids=["file-4", "fabric-2"]
+)
 def test_memory_of_expandable_segments(tmp_path: Path, ranks: int, env: dict[str, str], kind: str) -> None:
     """The allocations under a tensor go to the peer as descriptors or fabric handles, and it sees one piece."""
     run = play(tmp_path, "allocations", ranks=ranks, **env)
@@ -211,8 +213,7 @@ def test_two_groups_share_what_is_mapped(tmp_path: Path, env: dict[str, Any]) ->
         assert (facts["gone"][0], facts["left"]) == ("PeerTensorGone", [True, True])
 
 
-@both_memories
-@pytest.mark.parametrize("ranks", [2, 4])
+@memories_and_ranks
 def test_streams_order_puts_and_gets(tmp_path: Path, ranks: int, env: dict[str, Any]) -> None:
     """Semaphores alone order copies in both directions, also when they are captured and replayed."""
     run = play(tmp_path, "semaphores", "captured", ranks=ranks, **env)

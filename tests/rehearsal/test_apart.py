@@ -180,9 +180,3 @@ def test_a_rank_that_does_not_come_to_a_scope_is_named_until_it_comes(tmp_path: 
     assert "rank 0 waits in an agreement of tracehook, and rank 1 did not come there" in one["message"]
     assert "rank 0 waits for rank 1 in agreement of tracehook" in picture
     assert Audit(log, "--json").rules() == {"left-at-end"}
-
-
-def test_a_rank_that_is_merely_slow_is_waited_for(tmp_path: Path) -> None:
-    """An alarm that nobody can answer changes nothing."""
-    run = case("waits_for_one_that_is_slow", tmp_path)
-    assert (alike(run, "sum"), alike(run, "right")) == (3.0, True)

@@ -102,15 +102,6 @@ def play(tmp_path: Path) -> Play:
     return run
 
 
-def test_processes_agree(play: Play) -> None:
-    """Four processes agree, round after round."""
-    told = play("""
-        ranks = [start(rank, 4, 60, rounds=5) for rank in range(4)]
-        tell([[rank.heard() for _ in range(10)] for rank in ranks])
-    """)
-    assert told == [["begins", "agreed"] * 5] * 4
-
-
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_rank_that_is_killed_does_not_keep_the_others(play: Play, killed: int) -> None:
     """Ranks 0, 1 and 3 wait for rank 2, and one of them is killed: the others give up in time, for want of rank 2."""
@@ -125,17 +116,6 @@ def test_a_rank_that_is_killed_does_not_keep_the_others(play: Play, killed: int)
     assert [(outcome[0], outcome[2]) for outcome in told] == [("RegistrationTimeout", [2])] * 2
     assert told[0][1] == told[1][1]
     assert "within the 1 s that rank 3 waited" in told[0][1]
-
-
-def test_a_leader_killed_before_its_first_word_is_named(play: Play) -> None:
-    """A rank 0 that has never come is what the others miss."""
-    told = play("""
-        ranks = [start(1, 3, 70)]
-        has_come(port, 1)
-        ranks.append(start(2, 3, 1.0))
-        tell([[rank.heard() for _ in range(2)][-1] for rank in ranks])
-    """)
-    assert [(outcome[0], outcome[2]) for outcome in told] == [("RegistrationTimeout", [0])] * 2
 
 
 def test_the_end_of_the_server_is_told_in_one_line(play: Play) -> None:

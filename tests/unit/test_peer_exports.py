@@ -1,4 +1,7 @@
-"""What is held for peers: a storage until nobody wants it, a segment until nobody has it mapped."""
+"""What is held for peers: a storage until nobody wants it, a segment until nobody has it mapped.
+
+That memory stays until all peers have closed it is in tests/rehearsal/test_peers.py.
+"""
 
 import os
 from pathlib import Path
@@ -22,7 +25,6 @@ class _Native:
         self.logged = []
         self.exported = 0
         self.virtual = {}  # by address of a storage: base and size of its allocations, and of each of them
-        self.asked = []
 
     def place(self, tensor, segment, kind="segment"):
         """Let a tensor lie in the middle of a segment."""
@@ -41,13 +43,8 @@ class _Native:
         base, whole, allocation = self.virtual.get(address, (address, size, size))
         return (self.kind, base, whole, allocation, b"h" * 64)
 
-    def export_files(self, base, allocation, count):
-        self.asked.append((base, allocation, count))
+    def export_files(self, _base, _allocation, count):
         return [os.open("/dev/null", os.O_RDONLY) for _ in range(count)]
-
-    def export_fabric(self, base, allocation, count):
-        self.asked.append((base, allocation, count))
-        return [b"f" * 64] * count
 
     def push(self, event, **members):
         self.logged.append((event, members["peer"], members["generation"]))
@@ -107,20 +104,6 @@ def give(table, link, *tensors, number=1):
     return offers
 
 
-def test_a_tensor_is_named_by_its_offset_in_a_segment(table, native):
-    """The handle is the segment's, made once; two tensors of one storage are one loan."""
-    one = peer(table, 1)
-    whole = native.place(torch.zeros(100), 5)
-    part = whole[10:20:2]
-    native.segments[part.data_ptr()] = native.segments[whole.data_ptr()]
-    first, second = give(table, one, whole, part)
-    assert (first.export, first.loan, first.segment) == (second.export, second.loan, 5)
-    assert (first.offset, second.offset) == (4096, 4096 + 40)
-    assert (second.shape, second.strides, second.nbytes) == ((5,), (2,), 36)
-    assert (native.exported, table.held()) == (1, (1, 1))
-    assert native.logged == [("ipc.export", 1, first.export)]
-
-
 def test_a_descriptor_goes_once_to_each_peer(table, native):
     """The owner knows what its peers have, because only its own request makes them unmap it."""
     native.kind = wire.HandleKind.FILE
@@ -136,27 +119,6 @@ def test_a_descriptor_goes_once_to_each_peer(table, native):
     table.on_not_mapped(one, offer.export)
     give(table, one, tensor)
     assert one.take() == [handles, exchange], "a peer that failed to map it gets it again"
-
-
-def test_memory_is_held_until_the_peers_have_closed_it(table, native):
-    """The last tensor is dropped here: peers are asked, and the storage stays until all have answered."""
-    one, two = peer(table, 1), peer(table, 2)
-    tensor = native.place(torch.zeros(4), 5)
-    for link in (one, two):
-        (offer,) = give(table, link, tensor)
-        link.take()
-    table.recall_unused()
-    assert (one.take(), table.held()) == ([], (1, 1)), "it is wanted"
-    del tensor
-    table.recall_unused()
-    table.recall_unused()
-    assert one.take() == two.take() == [(Kind.UNMAP, offer.export, 0)], "asked once"
-    table.on_unmapped(one, offer.export)
-    assert table.held() == (1, 1)
-    assert not table.is_mapped_by(one)
-    table.on_unmapped(two, offer.export)
-    assert table.held() == (0, 0)
-    assert [event for event, *_ in native.logged] == ["ipc.export"] * 2 + ["ipc.release"] * 2
 
 
 def test_one_of_two_tensors_of_a_segment_ends(table, native):
@@ -223,21 +185,6 @@ def test_memory_is_wanted_as_long_as_somebody_uses_it(table, native, ends):
 def lies(native, storage, allocations, before=4096):
     """Let a storage lie in allocations of 1 MiB, some bytes behind the first one's beginning."""
     native.virtual[storage.data_ptr()] = (storage.data_ptr() - before, allocations << 20, 1 << 20)
-
-
-@pytest.mark.parametrize("kind", [wire.HandleKind.FILE, wire.HandleKind.FABRIC])
-def test_memory_of_many_allocations(table, native, kind):
-    """Each of its allocations has a handle; they go before the offer, so many to a message."""
-    native.kind = kind
-    one = peer(table, 1)
-    tensor = torch.zeros(100)
-    lies(native, tensor.untyped_storage(), 150)
-    (offer,) = give(table, one, tensor[10:])
-    base = tensor.data_ptr() - 4096
-    assert (offer.segment, offer.size, offer.offset) == (0, 150 << 20, 4096 + 40)
-    assert native.asked == [(base + (begin << 20), 1 << 20, count) for begin, count in ((0, 64), (64, 64), (128, 22))]
-    files = [64, 64, 22] if kind == wire.HandleKind.FILE else [0, 0, 0]
-    assert one.take() == [(Kind.HANDLES, offer.export, count) for count in files] + [(Kind.EXCHANGE, 1, 0)]
 
 
 def test_storages_in_one_allocation_are_exports_of_their_own(table, native):

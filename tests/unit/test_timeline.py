@@ -1,5 +1,6 @@
 """The timeline, read back with Perfetto's own messages and held against the log."""
 
+import itertools
 import json
 from collections import Counter
 
@@ -231,3 +232,10 @@ def test_an_empty_job(drawn):
     out = drawn()
     assert [(one.name, one.start, one.end) for one in out.nested] == [("log", 0, 0)]
     assert out.instants == []
+
+
+def test_a_free_lane_is_used_again():
+    """The first lane that is free takes the next interval, so that few are needed."""
+    numbers = itertools.count()
+    lanes = timeline.Lanes(lambda: next(numbers))
+    assert [lanes.place(*interval) for interval in [(0, 5), (1, 9), (5, 6), (6, 7)]] == [0, 1, 0, 0]

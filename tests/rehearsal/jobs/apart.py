@@ -27,10 +27,7 @@ from symmetric_tools import (
     refill,
     symmetric,
     two_in_one_scope,
-    works,
 )
-
-AGAIN = 1.0 + 2.0  # what a tensor of RANK + 1 on two ranks sums up to
 
 
 def scope_beside_a_collective() -> None:
@@ -226,16 +223,6 @@ def does_not_come_for_long() -> None:
     while RANK == 1 and not Path(os.environ["TEST_GO"]).exists():
         time.sleep(0.05)
     tell(sum=reduced(symmetric(RANK + 1)))
-
-
-def waits_for_one_that_is_slow() -> None:
-    """One rank comes late, but in time."""
-    if RANK == 1:
-        time.sleep(4)
-    tensor = symmetric(RANK + 1)
-    if RANK == 0:
-        time.sleep(4)
-    tell(sum=reduced(tensor), right=works())
 
 
 device = start(seconds=60)

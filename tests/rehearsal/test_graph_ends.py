@@ -14,12 +14,6 @@ from support.symmetric import NEW, OLD, alike, assert_broken, both, play
 DEADLINE = 6  # of the emulated NCCL where an end waits in vain, seconds
 
 
-@pytest.fixture(params=[OLD, NEW])
-def version(request: pytest.FixtureRequest) -> str:
-    """Both versions of NCCL that are modelled."""
-    return str(request.param)
-
-
 def end(case: str, log: Path, version: str, **env: Any) -> Rehearsal:
     """Run one case; the capture was right in each."""
     run = play("graph_ends.py", case, log=log, version=version, **env)
@@ -35,7 +29,7 @@ def assert_said(run: Rehearsal) -> None:
     assert run.events("deregister.window") == [], run.output
 
 
-@pytest.mark.parametrize("case", ["kept", "aborted"])
+@pytest.mark.parametrize(("case", "version"), [("kept", OLD), ("aborted", NEW)])
 def test_a_group_that_ends_before_its_graph_is_named(tmp_path: Path, case: str, version: str) -> None:
     """A destroy, or an abort, that NCCL would never return from is said, and no window goes from under the graph."""
     run = end(case, tmp_path, version, TRACEHOOK_EMU_WINDOW_TIMEOUT=str(DEADLINE))
@@ -44,15 +38,15 @@ def test_a_group_that_ends_before_its_graph_is_named(tmp_path: Path, case: str, 
     assert min(both(run, "seconds")) >= DEADLINE
 
 
-def test_a_graph_that_was_released_first_ends_in_order(tmp_path: Path, version: str) -> None:
+def test_a_graph_that_was_released_first_ends_in_order(tmp_path: Path) -> None:
     """Once the graph is gone, all windows are undone before the destroy, also without release_graphs."""
-    run = end("released", tmp_path, version).assert_good()
+    run = end("released", tmp_path, OLD).assert_good()
     assert run.events("communicator.graphs") == []
     assert [event["ok"] for event in run.events("deregister.window")] == [True, True]
 
 
-def test_a_graph_that_is_released_meanwhile_ends_the_wait(tmp_path: Path, version: str) -> None:
+def test_a_graph_that_is_released_meanwhile_ends_the_wait(tmp_path: Path) -> None:
     """Another thread releases the graph: the destroy returns, no rule is broken, and NCCL ended the window itself."""
-    run = end("released_meanwhile", tmp_path, version).assert_good()
+    run = end("released_meanwhile", tmp_path, NEW).assert_good()
     assert_said(run)
     assert max(both(run, "seconds")) < 50, "the emulation would end the wait after 60 s"

@@ -59,8 +59,7 @@ def test_a_fence_holds_for_as_long_as_a_rank_is_late(tmp_path: Path) -> None:
         assert (run.facts(rank)["sums"], run.facts(rank)["symmetric"]) == ([3.0], True)
 
 
-@pytest.mark.parametrize("prefixes", [(), ("a", "b")], ids=["", "prefixes"])
-@pytest.mark.parametrize("daemon", ["libuv", "old"])
+@pytest.mark.parametrize(("daemon", "prefixes"), [("libuv", ()), ("old", ("a", "b"))], ids=["libuv", "old-prefixes"])
 def test_the_store_may_have_any_daemon(tmp_path: Path, daemon: str, prefixes: tuple[str, ...]) -> None:
     """Without libuv the daemon wakes nobody for a key of compare_set, and no agreement waits longer for that."""
     run = play(tmp_path, "stores", daemon, *prefixes, SYMM_REGISTER_TIMEOUT="20")

@@ -28,8 +28,7 @@ def test_trim_inside_a_scope_is_refused(tmp_path: Path, policy: str) -> None:
     assert found["given_back"] == 32 * MB
 
 
-@pytest.mark.parametrize("policy", ["shared", "isolated"])
-@pytest.mark.parametrize("beside", ["scope", "capture"])
+@pytest.mark.parametrize(("beside", "policy"), [("scope", "shared"), ("capture", "isolated")])
 def test_trim_beside_another_thread(tmp_path: Path, beside: str, policy: str) -> None:
     """Trim while another thread is in a scope, or captures, leaves both alone; what PyTorch keeps then comes later."""
     found = _one(f"trim_beside_{beside}", tmp_path, SYMM_REGISTER_POLICY=policy)

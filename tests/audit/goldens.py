@@ -91,8 +91,6 @@ GOLDENS: tuple[Golden, ...] = (
     # --- what a job does, or what happens to it ---
     Golden("no-end", "kill -9 of rank 1 right after an allocation; rank 0 misses it, aborts and ends",
            "faults.py killed", ("no-end",)),
-    Golden("no-end-of-all", "kill -9 of rank 1, and torchrun ends rank 0",
-           "faults.py killed_with_the_others", ("no-end",), torchrun=True),
     Golden("ended-by-exception", "rank 2 raises RuntimeError", "faults.py raises", ("ended-by-exception",), ranks=4),
     Golden("interrupted", "Ctrl-C on all ranks", "faults.py interrupted", ("interrupted",), ranks=4),
     Golden("exit-status", "rank 1 calls sys.exit(3)", "faults.py exits sys.exit", ("exit-status",)),
@@ -151,7 +149,6 @@ GOLDENS: tuple[Golden, ...] = (
     # --- ranks that come apart over symmetric memory ---
     _symmetric("agreement-mismatch", "unequal_sizes", "agreement-mismatch",
                cause="one scope allocates another size on each rank"),
-    _symmetric("agreement-timeout", "missing_rank", "agreement-timeout", cause="rank 1 enters the scope too late"),
     Golden("agreement-mismatch-of-a-group", "one scope of the second of two groups allocates another size on each rank",
            "named_groups.py sizes", ("agreement-mismatch",), ranks=4),
     Golden("agreement-timeout-of-a-group", "the last of four ranks does not come to a scope of its group of two",

@@ -50,17 +50,6 @@ def killed() -> None:
     dist.group.WORLD.abort()
 
 
-def killed_with_the_others() -> None:
-    """Rank 1 is killed without warning; the launcher ends rank 0."""
-    device = start()
-    dist.all_reduce(filled(1, 24, device))
-    torch.cuda.synchronize()
-    if RANK == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.barrier()
-    torch.cuda.synchronize()
-
-
 def not_destroyed() -> None:
     """The process ends with its group."""
     dist.all_reduce(filled(1, 24, start()))

@@ -178,5 +178,5 @@ def test_a_rank_that_does_not_come_to_a_scope_is_named_until_it_comes(tmp_path: 
     (one,) = found["findings"]
     assert (one["rule"], one["ranks"]) == ("rank-missing", [1, 0])
     assert "rank 0 waits in an agreement of tracehook, and rank 1 did not come there" in one["message"]
-    assert "rank 0 waits for rank 1 in agreement of tracehook" in picture
+    assert "rank 0 waits for rank 1 in an agreement of tracehook" in picture
     assert Audit(log, "--json").rules() == {"left-at-end"}

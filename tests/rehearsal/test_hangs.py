@@ -68,7 +68,7 @@ def test_the_rank_that_the_others_wait_for_is_in_the_first_line(seed: int) -> No
     finished = run_command(
         *("launch_and_end.py", str(RANKS), "90", "SIGTERM", "planted.py", fault, str(rank), str(step)),
         devices=RANKS,
-        limit=10,
+        limit=15,
     )
     assert finished.status == HANGS, finished.output
     assert finished.orphans == 0, finished.output
@@ -94,9 +94,9 @@ dist.destroy_process_group()
 
 
 def test_a_slow_rank_is_no_hang(tmp_path: Path) -> None:
-    """The others wait for it for two seconds, four times, and the limit is six."""
+    """The others wait for it for two seconds, four times, and the limit is ten."""
     job = write_job(tmp_path / "slow.py", SLOW)
-    finished = run_command("launch_and_end.py", "2", "60", "SIGTERM", job, devices=2, limit=6)
+    finished = run_command("launch_and_end.py", "2", "60", "SIGTERM", job, devices=2, limit=10)
     assert (finished.status, told(finished)) == (0, []), finished.output
 
 

@@ -198,9 +198,9 @@ def _hang(
     missing = {process.number: process for each in different.values() for process in each}
     is_of_peers = alike[0].step.is_semaphore
     unnamed = job.group(comm) if is_of_peers else f"communicator {comm}"
-    call = (
-        semaphores.told(alike[0]) if is_of_peers else alike[0].step.function or job.described(comm, alike[0].step.call)
-    )
+    call = semaphores.told(alike[0]) if is_of_peers else job.described(comm, alike[0].step.call)
+    if alike[0].step.function:
+        call = f"an {alike[0].step.function}"
     still = [each for each in missing.values() if each.number not in hung]  # of the others the calls wait behind calls
     if ahead := [each for each in still if any(step.call.is_ahead for step in each.in_order)]:
         call += f", to which the device of {semaphores.named(ahead)} has not come"

@@ -44,21 +44,12 @@ enum Status : int {
     kUnknown = 999,
 };
 
-enum CopyKind : int {
-    kHostToHost = 0,
-    kHostToDevice = 1,
-    kDeviceToHost = 2,
-    kDeviceToDevice = 3,
-    kDefaultDirection = 4,
-};
-
 enum MemoryType : int { kUnregisteredMemory = 0, kHostMemory = 1, kDeviceMemory = 2 };
 
 inline constexpr int kInvalidDeviceId = -2;
 
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
-inline constexpr unsigned kEventInterprocess = 4;
 
 // Of cudaEventRecordWithFlags and cudaStreamWaitEvent: a node of a graph instead of an order in it.
 inline constexpr unsigned kEventExternal = 1;
@@ -86,9 +77,7 @@ struct PointerAttributes {
 static_assert(sizeof(PointerAttributes) == 88);
 
 struct FunctionAttributes {
-    size_t shared_size_bytes;
-    size_t const_size_bytes;
-    size_t local_size_bytes;
+    size_t shared_const_and_local_bytes[3];
     int max_threads_per_block;
     int num_regs;
     int ptx_version;

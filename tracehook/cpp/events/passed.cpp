@@ -1,7 +1,6 @@
 #include "events/passed.h"
 
 #include <algorithm>
-#include <compare>
 #include <map>
 #include <unordered_map>
 #include <vector>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>

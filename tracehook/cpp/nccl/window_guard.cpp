@@ -1,6 +1,5 @@
 #include "nccl/window_guard.h"
 
-#include "nccl/api.h"
 #include "nccl/caller.h"
 #include "nccl/placement.h"
 

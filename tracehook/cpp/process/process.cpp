@@ -1,11 +1,9 @@
 #include "process/process.h"
 
-#include "nccl/api.h"
 #include "nccl/birth.h"
 #include "nccl/importers.h"
 #include "nccl/interpose.h"
 #include "nccl/key.h"
-#include "nccl/registration_calls.h"
 #include "torch/held_uses.h"
 #include "torch/pausable_memory.h"
 #include "torch/segment_source.h"

@@ -3,7 +3,6 @@
 #include "registrar/communicator.h"
 #include "registrar/grave.h"
 
-#include <algorithm>
 #include <chrono>
 
 namespace tracehook::registrar {

@@ -2,7 +2,6 @@
 #include "capture.h"
 #include "cuda_abi.h"
 #include "runtime_call.h"
-#include "stream_table.h"
 
 namespace tracehook::rehearsal::cuda {
 namespace {

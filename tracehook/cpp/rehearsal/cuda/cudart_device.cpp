@@ -8,7 +8,6 @@
 
 #include <array>
 #include <atomic>
-#include <utility>
 
 namespace tracehook::rehearsal::cuda {
 namespace {

@@ -1,5 +1,4 @@
 // The runtime's functions about streams.
-#include "copy.h"
 #include "cuda_abi.h"
 #include "devices.h"
 #include "event.h"

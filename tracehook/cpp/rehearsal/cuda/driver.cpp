@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <iterator>
 
 namespace tracehook::rehearsal::cuda {
 namespace {

@@ -4,8 +4,6 @@
 #include <thread>
 #include <utility>
 
-#include <pthread.h>
-
 namespace tracehook::rehearsal::cuda {
 namespace {
 

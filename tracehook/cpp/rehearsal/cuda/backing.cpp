@@ -17,12 +17,6 @@ constexpr int kReservation = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 } // namespace
 
-Backing& Backing::instance() {
-    // Leaked: threads may still use it while the process exits.
-    static Backing* const backing = new Backing;
-    return *backing;
-}
-
 // The window lies where the system puts it, so that the ranks of a rehearsal have different
 // addresses, as on real devices.
 Backing::Backing() : capacity_(device_capacity() / kGranularity * kGranularity) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "identity.h"
+#include "leaked.h"
 
 #include <array>
 #include <cstddef>
@@ -24,8 +25,8 @@ inline constexpr size_t kGranularity = 2UL << 20;
 
 class Backing {
   public:
-    // The one of this process, made at first use and never destroyed.
-    static Backing& instance();
+    Backing();
+    static Backing& instance() { return leaked<Backing>(); }
 
     // A range of `size` bytes (a multiple of kGranularity), the first that fits or the last. None
     // if the file is full.
@@ -61,8 +62,6 @@ class Backing {
     size_t capacity() const { return capacity_; }
 
   private:
-    Backing();
-
     size_t capacity_;
     size_t length_;
     int file_ = -1;

@@ -19,12 +19,6 @@ void add_missing(std::vector<const Node*>& front, const std::vector<const Node*>
 
 } // namespace
 
-Captures& Captures::instance() {
-    // Leaked: threads may still use it while the process exits.
-    static Captures* const captures = new Captures;
-    return *captures;
-}
-
 Status Captures::begin(const std::shared_ptr<Stream>& stream, CaptureMode mode) {
     if (StreamTable::instance().is_legacy(*stream)) {
         return kStreamCaptureUnsupported;
@@ -77,36 +71,18 @@ Status Captures::end(const std::shared_ptr<Stream>& stream, std::shared_ptr<Grap
 }
 
 std::optional<Status> Captures::record(const std::shared_ptr<Stream>& stream, Node::Launch launch) {
-    if (none()) {
-        return std::nullopt;
-    }
-    const std::lock_guard lock(mutex_);
-    Member* const at = member(*stream);
-    if (const Status status = admit(*stream, at); status != kSuccess) {
-        return status;
-    }
-    if (at == nullptr) {
-        return std::nullopt;
-    }
-    at->front = {at->capture->graph->add({std::move(launch), std::move(at->front)})};
-    return kSuccess;
+    return in_capture(*stream, [&](Member& at) {
+        at.front = {at.capture->graph->add({std::move(launch), std::move(at.front)})};
+        return kSuccess;
+    });
 }
 
 std::optional<Status> Captures::mark(const std::shared_ptr<Stream>& stream,
                                      std::shared_ptr<const CapturePoint>& point) {
-    if (none()) {
-        return std::nullopt;
-    }
-    const std::lock_guard lock(mutex_);
-    Member* const at = member(*stream);
-    if (const Status status = admit(*stream, at); status != kSuccess) {
-        return status;
-    }
-    if (at == nullptr) {
-        return std::nullopt;
-    }
-    point = std::make_shared<CapturePoint>(CapturePoint{at->capture, at->front});
-    return kSuccess;
+    return in_capture(*stream, [&](const Member& at) {
+        point = std::make_shared<CapturePoint>(CapturePoint{at.capture, at.front});
+        return kSuccess;
+    });
 }
 
 std::optional<Status> Captures::join(const std::shared_ptr<Stream>& stream,

@@ -8,6 +8,7 @@
 
 #include "cuda_abi.h"
 #include "graph.h"
+#include "leaked.h"
 #include "stream.h"
 
 #include <atomic>
@@ -51,7 +52,7 @@ struct CaptureInfo {
 
 class Captures {
   public:
-    static Captures& instance();
+    static Captures& instance() { return leaked<Captures>(); }
 
     // The mode of the calling thread, which `mode` replaces.
     static CaptureMode exchange_mode(CaptureMode mode);
@@ -108,7 +109,19 @@ class Captures {
         std::vector<uint64_t> edges;    // as many plain edges, as cudaGraphEdgeData
     };
 
-    Captures() = default;
+    // What `body` returns for the place of a captured stream, under the mutex; none if it is not
+    // captured; an error if it may be given nothing.
+    template <typename Body> std::optional<Status> in_capture(const Stream& stream, Body&& body) {
+        if (none()) {
+            return std::nullopt;
+        }
+        const std::lock_guard lock(mutex_);
+        Member* const at = member(stream);
+        if (const Status status = admit(stream, at); status != kSuccess) {
+            return status;
+        }
+        return at == nullptr ? std::nullopt : std::optional<Status>(body(*at));
+    }
 
     bool none() const { return open_.load(std::memory_order_acquire) == 0; }
 

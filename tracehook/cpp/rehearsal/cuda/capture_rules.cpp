@@ -100,19 +100,10 @@ void Captures::invalidate_forbidding() {
 }
 
 std::optional<Status> Captures::refuse(const std::shared_ptr<Stream>& stream) {
-    if (none()) {
-        return std::nullopt;
-    }
-    const std::lock_guard lock(mutex_);
-    Member* const at = member(*stream);
-    if (const Status status = admit(*stream, at); status != kSuccess) {
-        return status;
-    }
-    if (at == nullptr) {
-        return std::nullopt;
-    }
-    invalidate(*at->capture);
-    return kStreamCaptureUnsupported;
+    return in_capture(*stream, [](const Member& at) {
+        invalidate(*at.capture);
+        return kStreamCaptureUnsupported;
+    });
 }
 
 bool Captures::forbids(const Capture& capture) {

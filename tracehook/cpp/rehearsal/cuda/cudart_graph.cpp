@@ -36,11 +36,6 @@ constexpr unsigned kMove = 1; // cudaGraphUserObjectMove: the caller's reference
 
 } // namespace
 
-HandleTable<UserObject>& user_objects() {
-    static HandleTable<UserObject>& table = *new HandleTable<UserObject>; // outlives every graph
-    return table;
-}
-
 bool UserObject::release(unsigned count) {
     unsigned before = references_;
     do {

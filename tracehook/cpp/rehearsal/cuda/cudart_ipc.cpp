@@ -23,7 +23,7 @@ namespace {
 // in a forked child, which does not inherit the mappings.
 class IpcImports {
   public:
-    static IpcImports& instance();
+    static IpcImports& instance() { return leaked<IpcImports>(); }
 
     // Where the range is, as memory of `device`: where it is already if that device has it open,
     // with one opener more.
@@ -38,8 +38,6 @@ class IpcImports {
         int device;
         int openers;
     };
-
-    IpcImports() = default;
 
     // Protects opened_. Comes before the mutex of the memory.
     std::mutex mutex_;
@@ -59,12 +57,6 @@ Status map(void** pointer, int file, const ExportedRange& range) {
     madvise(address, range.size, MADV_DONTFORK);
     *pointer = address;
     return kSuccess;
-}
-
-IpcImports& IpcImports::instance() {
-    // Leaked: threads may still use it while the process exits.
-    static IpcImports* const imports = new IpcImports;
-    return *imports;
 }
 
 Status IpcImports::open(void** pointer, const ExportedRange& range, int device) {

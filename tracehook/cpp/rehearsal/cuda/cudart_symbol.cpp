@@ -16,11 +16,7 @@ namespace {
 
 class Symbols {
   public:
-    static Symbols& instance() {
-        // Leaked: libraries register while the process starts and ask while it ends.
-        static Symbols* const symbols = new Symbols;
-        return *symbols;
-    }
+    static Symbols& instance() { return leaked<Symbols>(); }
 
     void add(const void* host, size_t size) {
         const std::lock_guard lock(mutex_);

@@ -6,6 +6,7 @@
 
 #include "cuda_abi.h"
 #include "handle_table.h"
+#include "leaked.h"
 #include "stream.h"
 
 #include <atomic>
@@ -55,9 +56,7 @@ class Event {
 };
 
 inline HandleTable<Event>& events() {
-    // Leaked: threads may still use it while the process exits.
-    static auto* const table = new HandleTable<Event>;
-    return *table;
+    return leaked<HandleTable<Event>>();
 }
 
 } // namespace tracehook::rehearsal::cuda

@@ -50,15 +50,4 @@ void GraphInstance::launch(const std::shared_ptr<Stream>& stream) {
     sequence_ = stream->tail();
 }
 
-HandleTable<Graph>& graphs() {
-    // Leaked, as below: threads may still use it while the process exits.
-    static auto* const table = new HandleTable<Graph>;
-    return *table;
-}
-
-HandleTable<GraphInstance>& graph_instances() {
-    static auto* const table = new HandleTable<GraphInstance>;
-    return *table;
-}
-
 } // namespace tracehook::rehearsal::cuda

@@ -10,6 +10,7 @@
 
 #include "cuda_abi.h"
 #include "handle_table.h"
+#include "leaked.h"
 #include "stream.h"
 
 #include <atomic>
@@ -40,7 +41,9 @@ class UserObject {
 };
 
 // The live ones of the process by handle; a graph keeps those that it holds.
-HandleTable<UserObject>& user_objects();
+inline HandleTable<UserObject>& user_objects() {
+    return leaked<HandleTable<UserObject>>();
+}
 
 struct Node {
     // Gives what was recorded to the stream of a launch; called on the launching thread, without a
@@ -97,7 +100,11 @@ class GraphInstance {
 };
 
 // The live graphs and instances of the process by handle.
-HandleTable<Graph>& graphs();
-HandleTable<GraphInstance>& graph_instances();
+inline HandleTable<Graph>& graphs() {
+    return leaked<HandleTable<Graph>>();
+}
+inline HandleTable<GraphInstance>& graph_instances() {
+    return leaked<HandleTable<GraphInstance>>();
+}
 
 } // namespace tracehook::rehearsal::cuda

@@ -6,12 +6,6 @@
 
 namespace tracehook::rehearsal::cuda {
 
-HostMemory& HostMemory::instance() {
-    // Leaked: threads may still use it while the process exits.
-    static HostMemory* const memory = new HostMemory;
-    return *memory;
-}
-
 void* HostMemory::allocate(size_t size, int device) {
     void* const pointer =
         mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -4,6 +4,8 @@
 // such memory from ordinary memory.
 #pragma once
 
+#include "leaked.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -13,7 +15,7 @@ namespace tracehook::rehearsal::cuda {
 
 class HostMemory {
   public:
-    static HostMemory& instance();
+    static HostMemory& instance() { return leaked<HostMemory>(); }
 
     // Zeroed and page-aligned; null if the system has no memory. `free` is false for what
     // `allocate` did not give.
@@ -33,8 +35,6 @@ class HostMemory {
         int device;
         bool allocated;
     };
-
-    HostMemory() = default;
 
     // Both require that mutex_ is held.
     std::map<uintptr_t, Block>::const_iterator holder(uintptr_t address) const;

@@ -40,12 +40,6 @@ bool write_number(int file, uint64_t at, uint64_t number) {
 
 } // namespace
 
-IpcExports& IpcExports::instance() {
-    // Leaked: threads may still use it while the process exits.
-    static IpcExports* const exports = new IpcExports;
-    return *exports;
-}
-
 // Unlike those of another process, which may once have had the same id.
 IpcExports::IpcExports() {
     if (getrandom(&last_number_, sizeof last_number_, 0) != sizeof last_number_) {

@@ -9,6 +9,7 @@
 // Any thread, except in a forked child. Never throws, apart from std::bad_alloc.
 #pragma once
 
+#include "leaked.h"
 #include "memory.h"
 
 #include <atomic>
@@ -37,7 +38,8 @@ class IpcExports {
     // Called, on the freeing thread, when memory is freed that another process has open.
     using Observer = void (*)(uintptr_t base, size_t size, int process);
 
-    static IpcExports& instance();
+    IpcExports();
+    static IpcExports& instance() { return leaked<IpcExports>(); }
 
     // What others need to open `allocation`, always the same while it lives.
     ExportedRange publish(const Allocation& allocation);
@@ -55,8 +57,6 @@ class IpcExports {
     void observe(Observer observer) { observer_.store(observer); }
 
   private:
-    IpcExports();
-
     std::atomic<Observer> observer_{nullptr};
 
     // Protects everything below. Nothing is locked while it is held.

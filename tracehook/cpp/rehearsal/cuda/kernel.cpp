@@ -2,7 +2,6 @@
 
 #include "capture.h"
 #include "device.h"
-#include "device_properties.h"
 #include "devices.h"
 #include "gpu.h"
 #include "stream_table.h"
@@ -21,11 +20,7 @@ namespace {
 // many.
 class Launches {
   public:
-    static Launches& instance() {
-        // Leaked: threads may launch while the process exits.
-        static auto* const launches = new Launches;
-        return *launches;
-    }
+    static Launches& instance() { return leaked<Launches>(); }
 
     void add(Kernel& kernel) {
         count_.fetch_add(1, std::memory_order_relaxed);
@@ -127,17 +122,6 @@ void Module::add(const void* handle, const std::string& symbol, const std::strin
         known = const_cast<void*>(handle);
         kernels().insert_as(known, std::shared_ptr<Kernel>(new Kernel{name, device_}));
     }
-}
-
-HandleTable<Module>& modules() {
-    // Leaked, as below: threads may still use it while the process exits.
-    static auto* const table = new HandleTable<Module>;
-    return *table;
-}
-
-HandleTable<Kernel>& kernels() {
-    static auto* const table = new HandleTable<Kernel>;
-    return *table;
 }
 
 } // namespace tracehook::rehearsal::cuda

@@ -7,6 +7,7 @@
 #include "cuda_abi.h"
 #include "gpu.h"
 #include "handle_table.h"
+#include "leaked.h"
 
 #include <atomic>
 #include <map>
@@ -85,7 +86,11 @@ class Module {
 };
 
 // The live modules, and the kernels of all of them, by handle.
-HandleTable<Module>& modules();
-HandleTable<Kernel>& kernels();
+inline HandleTable<Module>& modules() {
+    return leaked<HandleTable<Module>>();
+}
+inline HandleTable<Kernel>& kernels() {
+    return leaked<HandleTable<Kernel>>();
+}
 
 } // namespace tracehook::rehearsal::cuda

@@ -18,11 +18,6 @@ constexpr std::string_view kAnonymous = "(anonymous namespace)::";
 struct Names {
     std::mutex mutex; // protects all; nothing is locked while it is held
     std::vector<std::pair<const void*, const char*>> all;
-
-    static Names& instance() {
-        static auto* const names = new Names;
-        return *names;
-    }
 };
 
 std::atomic<void (*)(const char*)> launch_observer{nullptr};
@@ -32,7 +27,7 @@ constinit thread_local int host_computes = 0;
 
 bool is_spin_kernel(const void* function) {
     static const void* const known = [] { // torch is loaded: it launches something
-        Names& names = Names::instance();
+        Names& names = leaked<Names>();
         const std::lock_guard lock(names.mutex);
         const auto found = std::find_if(names.all.begin(), names.all.end(), [](const auto& each) {
             return std::string_view(each.second).find("spin_kernel") != std::string_view::npos;
@@ -43,13 +38,13 @@ bool is_spin_kernel(const void* function) {
 }
 
 void name_kernel_of_torch(const void* function, const char* name) {
-    Names& names = Names::instance();
+    Names& names = leaked<Names>();
     const std::lock_guard lock(names.mutex);
     names.all.emplace_back(function, name);
 }
 
 const char* kernel_of_torch(const void* function) {
-    Names& names = Names::instance();
+    Names& names = leaked<Names>();
     const std::lock_guard lock(names.mutex);
     const auto found = std::find_if(names.all.begin(), names.all.end(),
                                     [&](const auto& each) { return each.first == function; });

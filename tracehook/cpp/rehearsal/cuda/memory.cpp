@@ -22,12 +22,6 @@ void give_addresses_back(void* address, size_t size, bool has_handle) {
 
 } // namespace
 
-Memory& Memory::instance() {
-    // Leaked: threads may still use it while the process exits.
-    static Memory* const memory = new Memory;
-    return *memory;
-}
-
 void* Memory::allocate(size_t size, int device, bool has_handle) {
     Backing& backing = Backing::instance();
     if (size == 0 || size > backing.capacity()) {

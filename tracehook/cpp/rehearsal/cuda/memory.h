@@ -7,6 +7,7 @@
 #pragma once
 
 #include "backing.h"
+#include "leaked.h"
 #include "physical.h"
 
 #include <atomic>
@@ -43,7 +44,7 @@ class Memory {
   public:
     using FreeObserver = void (*)(uintptr_t base, size_t size);
 
-    static Memory& instance();
+    static Memory& instance() { return leaked<Memory>(); }
 
     // Null if the device is full. Zeroed, aligned to kGranularity; with a handle it is shareable.
     void* allocate(size_t size, int device, bool has_handle = false);
@@ -74,8 +75,6 @@ class Memory {
     void observe_frees(FreeObserver observer) { observer_.store(observer); }
 
   private:
-    Memory() = default;
-
     // Marks the allocation at `address` as dying so that only one thread ends it; none if there is
     // no such.
     std::optional<Allocation> condemn(void* address, Kind kind);

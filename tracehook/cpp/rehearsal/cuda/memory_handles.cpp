@@ -2,12 +2,6 @@
 
 namespace tracehook::rehearsal::cuda {
 
-MemoryHandles& MemoryHandles::instance() {
-    // Leaked: threads may still use it while the process exits.
-    static MemoryHandles* const handles = new MemoryHandles;
-    return *handles;
-}
-
 MemoryHandles::Handle MemoryHandles::retain(const Physical::Pointer& memory) {
     const Handle handle = reinterpret_cast<uintptr_t>(memory.get());
     const std::lock_guard lock(mutex_);

@@ -4,6 +4,7 @@
 // Any thread, except in a forked child. Never throws, apart from std::bad_alloc.
 #pragma once
 
+#include "leaked.h"
 #include "physical.h"
 
 #include <cstdint>
@@ -16,7 +17,7 @@ class MemoryHandles {
   public:
     using Handle = uint64_t;
 
-    static MemoryHandles& instance();
+    static MemoryHandles& instance() { return leaked<MemoryHandles>(); }
 
     // The handle of memory, with one holder more.
     Handle retain(const Physical::Pointer& memory);
@@ -32,8 +33,6 @@ class MemoryHandles {
         Physical::Pointer memory;
         int holders;
     };
-
-    MemoryHandles() = default;
 
     // Protects held_. Memory is never ended while it is held.
     mutable std::mutex mutex_;

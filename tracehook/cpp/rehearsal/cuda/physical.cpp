@@ -2,6 +2,7 @@
 
 #include "backing.h"
 #include "devices.h"
+#include "leaked.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -60,9 +61,7 @@ struct Descriptors {
 };
 
 Descriptors& descriptors() {
-    // Leaked: threads may still use it while the process exits.
-    static auto* const kept = new Descriptors;
-    return *kept;
+    return leaked<Descriptors>();
 }
 
 // What `make` returns, from its first moment among them.

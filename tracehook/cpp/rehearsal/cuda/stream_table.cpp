@@ -16,12 +16,6 @@ bool is_special(void* handle) {
 
 } // namespace
 
-StreamTable& StreamTable::instance() {
-    // Leaked: the threads of its streams may still run while the process exits.
-    static StreamTable* const table = new StreamTable;
-    return *table;
-}
-
 StreamTable::StreamTable() {
     for (int device = 0; device < kMaxDevices; ++device) {
         legacy_[device] = std::make_shared<Stream>(device, 0, kLeastPriority);

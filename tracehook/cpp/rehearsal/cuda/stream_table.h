@@ -6,6 +6,7 @@
 
 #include "handle_table.h"
 #include "identity.h"
+#include "leaked.h"
 #include "stream.h"
 
 #include <array>
@@ -17,7 +18,8 @@ namespace tracehook::rehearsal::cuda {
 
 class StreamTable {
   public:
-    static StreamTable& instance();
+    StreamTable();
+    static StreamTable& instance() { return leaked<StreamTable>(); }
 
     void* create(int device, unsigned flags, int priority);
     bool destroy(void* handle);
@@ -46,8 +48,6 @@ class StreamTable {
     void synchronize_device(int device) const;
 
   private:
-    StreamTable();
-
     std::vector<std::shared_ptr<Stream>> streams_of(int device, bool blocking_only) const;
 
     HandleTable<Stream> handles_;

@@ -42,12 +42,6 @@ bool is_of_this_process_alone(uintptr_t begin, uintptr_t end) {
 
 } // namespace
 
-Unwritten& Unwritten::instance() {
-    // Leaked: threads may still use it while the process exits.
-    static Unwritten* const unwritten = new Unwritten;
-    return *unwritten;
-}
-
 Unwritten::Ranges::const_iterator Unwritten::first_behind(uintptr_t address) const {
     auto at = ranges_.upper_bound(address);
     if (at != ranges_.begin() && std::prev(at)->second.end > address) {

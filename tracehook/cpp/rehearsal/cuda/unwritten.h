@@ -12,6 +12,7 @@
 #pragma once
 
 #include "device.h"
+#include "leaked.h"
 #include "physical.h"
 
 #include <atomic>
@@ -27,7 +28,7 @@ class Unwritten {
   public:
     using Hole = emu_hole;
 
-    static Unwritten& instance();
+    static Unwritten& instance() { return leaked<Unwritten>(); }
 
     bool none() const { return count_.load(std::memory_order_acquire) == 0; }
 
@@ -60,8 +61,6 @@ class Unwritten {
         unsigned char byte;
     };
     using Ranges = std::map<uintptr_t, Range>;
-
-    Unwritten() = default;
 
     // These require that mutex_ is held.
     Ranges::const_iterator first_behind(uintptr_t address) const;

@@ -18,9 +18,6 @@ enum class EventKind : std::uint16_t {
     kCount,
 };
 
-// The public name ("register.local") of a kind; "unknown" for a number outside the table.
-const char* event_name(EventKind kind) noexcept;
-
 inline constexpr std::size_t kOwnBytes = 40;
 inline constexpr std::uint64_t kNoSize = ~std::uint64_t{0};
 inline constexpr std::uint32_t kNoIndex = ~std::uint32_t{0};

@@ -70,10 +70,10 @@ def interposed() -> set[str]:
 
 def emulated() -> set[str]:
     """Return the calls that the NCCL of a rehearsal has."""
-    sources = (NATIVE / "rehearsal" / "nccl").glob("exports_*.cpp")
-    return {
-        name for file in sources for name in re.findall(r"^TRACEHOOK_NCCL\([^,]+, (nccl\w+)", file.read_text(), re.M)
-    }
+    text = "".join(file.read_text() for file in (NATIVE / "rehearsal" / "nccl").glob("exports_*.cpp"))
+    collectives = re.findall(r"^COLLECTIVE\((nccl\w+)", text, re.M)
+    others = re.findall(r"^TRACEHOOK_NCCL\([^,]+, (nccl\w+)", text, re.M)
+    return {*others, *collectives, *(f"{name}Config" for name in collectives)}
 
 
 def why_passed_by(name: str) -> str | None:

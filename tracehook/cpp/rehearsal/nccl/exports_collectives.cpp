@@ -39,55 +39,34 @@ Result operate_as(const char* call, Operation operation, Comm handle, Stream str
 
 } // namespace
 
-TRACEHOOK_NCCL(Result, ncclAllReduce, const void* send, void* receive, std::size_t count,
-               DataType type, int op, Comm comm, Stream stream) {
-    return operate("ncclAllReduce", {Kind::kAllReduce, send, receive, count, type, op}, comm,
-                   stream);
-}
+// A collective, and the same with a configuration (since 2.31): its kind, its reduction and its
+// root, and the parameters that it has for these.
+#define COLLECTIVE(name, kind, op, root, ...)                                                      \
+    TRACEHOOK_NCCL(Result, name, const void* send, void* receive, std::size_t count,               \
+                   DataType type, __VA_ARGS__ __VA_OPT__(, ) Comm comm, Stream stream) {           \
+        return operate(#name, {kind, send, receive, count, type, op, root}, comm, stream);         \
+    }                                                                                              \
+    TRACEHOOK_NCCL(Result, name##Config, const void* send, void* receive, std::size_t count,       \
+                   DataType type, __VA_ARGS__ __VA_OPT__(, ) Comm comm, Stream stream,             \
+                   const CollConfig* config) {                                                     \
+        return operate_as(#name "Config", {kind, send, receive, count, type, op, root}, comm,      \
+                          stream, config);                                                         \
+    }
 
-TRACEHOOK_NCCL(Result, ncclReduce, const void* send, void* receive, std::size_t count,
-               DataType type, int op, int root, Comm comm, Stream stream) {
-    return operate("ncclReduce", {Kind::kReduce, send, receive, count, type, op, root}, comm,
-                   stream);
-}
+COLLECTIVE(ncclAllReduce, Kind::kAllReduce, op, -1, int op)
+COLLECTIVE(ncclReduce, Kind::kReduce, op, root, int op, int root)
+COLLECTIVE(ncclReduceScatter, Kind::kReduceScatter, op, -1, int op)
+COLLECTIVE(ncclBroadcast, Kind::kBroadcast, kSum, root, int root)
+COLLECTIVE(ncclAllGather, Kind::kAllGather, kSum, -1)
+COLLECTIVE(ncclAlltoAll, Kind::kAllToAll, kSum, -1)
+COLLECTIVE(ncclGather, Kind::kGather, kSum, root, int root)
+COLLECTIVE(ncclScatter, Kind::kScatter, kSum, root, int root)
 
-TRACEHOOK_NCCL(Result, ncclReduceScatter, const void* send, void* receive, std::size_t count,
-               DataType type, int op, Comm comm, Stream stream) {
-    return operate("ncclReduceScatter", {Kind::kReduceScatter, send, receive, count, type, op},
-                   comm, stream);
-}
-
-TRACEHOOK_NCCL(Result, ncclBroadcast, const void* send, void* receive, std::size_t count,
-               DataType type, int root, Comm comm, Stream stream) {
-    return operate("ncclBroadcast", {Kind::kBroadcast, send, receive, count, type, kSum, root},
-                   comm, stream);
-}
+#undef COLLECTIVE
 
 TRACEHOOK_NCCL(Result, ncclBcast, void* buffer, std::size_t count, DataType type, int root,
                Comm comm, Stream stream) {
     return operate("ncclBcast", {Kind::kBroadcast, buffer, buffer, count, type, kSum, root}, comm,
-                   stream);
-}
-
-TRACEHOOK_NCCL(Result, ncclAllGather, const void* send, void* receive, std::size_t count,
-               DataType type, Comm comm, Stream stream) {
-    return operate("ncclAllGather", {Kind::kAllGather, send, receive, count, type}, comm, stream);
-}
-
-TRACEHOOK_NCCL(Result, ncclAlltoAll, const void* send, void* receive, std::size_t count,
-               DataType type, Comm comm, Stream stream) {
-    return operate("ncclAlltoAll", {Kind::kAllToAll, send, receive, count, type}, comm, stream);
-}
-
-TRACEHOOK_NCCL(Result, ncclGather, const void* send, void* receive, std::size_t count,
-               DataType type, int root, Comm comm, Stream stream) {
-    return operate("ncclGather", {Kind::kGather, send, receive, count, type, kSum, root}, comm,
-                   stream);
-}
-
-TRACEHOOK_NCCL(Result, ncclScatter, const void* send, void* receive, std::size_t count,
-               DataType type, int root, Comm comm, Stream stream) {
-    return operate("ncclScatter", {Kind::kScatter, send, receive, count, type, kSum, root}, comm,
                    stream);
 }
 
@@ -100,56 +79,4 @@ TRACEHOOK_NCCL(Result, ncclRecv, void* receive, std::size_t count, DataType type
                Comm comm, Stream stream) {
     return operate("ncclRecv", {Kind::kReceive, nullptr, receive, count, type, kSum, peer}, comm,
                    stream);
-}
-
-// --- with a configuration: since 2.31 ---
-
-TRACEHOOK_NCCL(Result, ncclAllReduceConfig, const void* send, void* receive, std::size_t count,
-               DataType type, int op, Comm comm, Stream stream, const CollConfig* config) {
-    return operate_as("ncclAllReduceConfig", {Kind::kAllReduce, send, receive, count, type, op},
-                      comm, stream, config);
-}
-
-TRACEHOOK_NCCL(Result, ncclReduceConfig, const void* send, void* receive, std::size_t count,
-               DataType type, int op, int root, Comm comm, Stream stream,
-               const CollConfig* config) {
-    return operate_as("ncclReduceConfig", {Kind::kReduce, send, receive, count, type, op, root},
-                      comm, stream, config);
-}
-
-TRACEHOOK_NCCL(Result, ncclReduceScatterConfig, const void* send, void* receive, std::size_t count,
-               DataType type, int op, Comm comm, Stream stream, const CollConfig* config) {
-    return operate_as("ncclReduceScatterConfig",
-                      {Kind::kReduceScatter, send, receive, count, type, op}, comm, stream, config);
-}
-
-TRACEHOOK_NCCL(Result, ncclBroadcastConfig, const void* send, void* receive, std::size_t count,
-               DataType type, int root, Comm comm, Stream stream, const CollConfig* config) {
-    return operate_as("ncclBroadcastConfig",
-                      {Kind::kBroadcast, send, receive, count, type, kSum, root}, comm, stream,
-                      config);
-}
-
-TRACEHOOK_NCCL(Result, ncclAllGatherConfig, const void* send, void* receive, std::size_t count,
-               DataType type, Comm comm, Stream stream, const CollConfig* config) {
-    return operate_as("ncclAllGatherConfig", {Kind::kAllGather, send, receive, count, type}, comm,
-                      stream, config);
-}
-
-TRACEHOOK_NCCL(Result, ncclAlltoAllConfig, const void* send, void* receive, std::size_t count,
-               DataType type, Comm comm, Stream stream, const CollConfig* config) {
-    return operate_as("ncclAlltoAllConfig", {Kind::kAllToAll, send, receive, count, type}, comm,
-                      stream, config);
-}
-
-TRACEHOOK_NCCL(Result, ncclGatherConfig, const void* send, void* receive, std::size_t count,
-               DataType type, int root, Comm comm, Stream stream, const CollConfig* config) {
-    return operate_as("ncclGatherConfig", {Kind::kGather, send, receive, count, type, kSum, root},
-                      comm, stream, config);
-}
-
-TRACEHOOK_NCCL(Result, ncclScatterConfig, const void* send, void* receive, std::size_t count,
-               DataType type, int root, Comm comm, Stream stream, const CollConfig* config) {
-    return operate_as("ncclScatterConfig", {Kind::kScatter, send, receive, count, type, kSum, root},
-                      comm, stream, config);
 }

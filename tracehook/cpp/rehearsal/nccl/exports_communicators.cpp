@@ -52,8 +52,10 @@ Result create_from(const char* call, Comm* out, int ranks, std::span<const Uniqu
                                          ranks, rank, config));
 }
 
-template <typename Question> Result ask(const char* call, Comm handle, int* answer, Question read) {
-    const Entry entry(call, handle, Access::kQuery);
+template <typename Answer, typename Question>
+Result ask(const char* call, Comm handle, Answer* answer, Question read,
+           Access access = Access::kQuery) {
+    const Entry entry(call, handle, access);
     if (entry.refused()) {
         return entry.result();
     }
@@ -229,15 +231,9 @@ TRACEHOOK_NCCL(Result, ncclCommRevoke, Comm handle, int) {
 }
 
 TRACEHOOK_NCCL(Result, ncclCommGetAsyncError, Comm handle, Result* error) {
-    const Entry entry("ncclCommGetAsyncError", handle, Access::kAny);
-    if (entry.refused()) {
-        return entry.result();
-    }
-    if (error == nullptr) {
-        return failed(kInvalidArgument, "ncclCommGetAsyncError: the pointer is null");
-    }
-    *error = entry.communicator()->async_result();
-    return kSuccess;
+    return ask(
+        "ncclCommGetAsyncError", handle, error,
+        [](const Communicator& c) { return c.async_result(); }, Access::kAny);
 }
 
 TRACEHOOK_NCCL(Result, ncclCommCount, Comm handle, int* count) {

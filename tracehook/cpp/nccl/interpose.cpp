@@ -334,41 +334,28 @@ std::vector<std::string> install_interposer(registrar::Registrar& owner,
     const Api& real = api();
     target.store(&owner, std::memory_order_release);
     std::vector<elf::Replacement> replacements;
+    const auto replace = [&](auto known, const char* name, auto* ours) {
+        if (known != nullptr) {
+            replacements.push_back({name, reinterpret_cast<void*>(ours)});
+        }
+    };
 #define GUARDED(name, position, ...)                                                               \
-    if (real.name != nullptr) {                                                                    \
-        replacements.push_back(                                                                    \
-            {#name, reinterpret_cast<void*>(&guarded<&Api::name, position, __VA_ARGS__>)});        \
-    }
+    replace(real.name, #name, &guarded<&Api::name, position, __VA_ARGS__>);
 #define PLACED(name, position, operation, send, receive, by_send, by_receive, ...)                 \
-    if (real.name != nullptr) {                                                                    \
-        replacements.push_back(                                                                    \
-            {#name,                                                                                \
-             reinterpret_cast<void*>(&placed<&Api::name, position, Placed::name, __VA_ARGS__>)});  \
-    }
-#define LIFECYCLE(name, ...)                                                                       \
-    if (real.name != nullptr) {                                                                    \
-        replacements.push_back({#name, reinterpret_cast<void*>(&on_##name)});                      \
-    }
+    replace(real.name, #name, &placed<&Api::name, position, Placed::name, __VA_ARGS__>);
+#define LIFECYCLE(name, ...) replace(real.name, #name, &on_##name);
 #define COUNTED(name, position, operation, count, type, root, ...)                                 \
-    if (real.name != nullptr) {                                                                    \
-        replacements.push_back(                                                                    \
-            {#name,                                                                                \
-             reinterpret_cast<void*>(&counted_collective<&Api::name, position, Counted::name,      \
-                                                         count, type, root, __VA_ARGS__>)});       \
-    }
+    replace(                                                                                       \
+        real.name, #name,                                                                          \
+        &counted_collective<&Api::name, position, Counted::name, count, type, root, __VA_ARGS__>);
 #define TRANSFER(name, position, operation, count, type, peer, ...)                                \
-    if (real.name != nullptr) {                                                                    \
-        replacements.push_back(                                                                    \
-            {#name, reinterpret_cast<void*>(&transferred<&Api::name, position, Counted::name,      \
-                                                         count, type, peer, __VA_ARGS__>)});       \
-    }
+    replace(real.name, #name,                                                                      \
+            &transferred<&Api::name, position, Counted::name, count, type, peer, __VA_ARGS__>);
 #include "nccl/calls.def"
 #undef GUARDED
 #undef PLACED
 #undef LIFECYCLE
-    if (real.ncclGetLastError != nullptr) {
-        replacements.push_back({"ncclGetLastError", reinterpret_cast<void*>(&last_error)});
-    }
+    replace(real.ncclGetLastError, "ncclGetLastError", &last_error);
     return intercept(replacements, beside);
 }
 

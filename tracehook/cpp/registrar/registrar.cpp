@@ -229,11 +229,7 @@ void Registrar::free_idle(int device) noexcept {
 }
 
 std::uint64_t Registrar::subscribe(tracehook_segment_listener listener, void* user) {
-    if (abandoned()) {
-        return 0;
-    }
-    const std::lock_guard guard(mutex_);
-    return feed_.join(listener, user, ledger_.all(), pausable_.asleep());
+    return locked([&] { return feed_.join(listener, user, ledger_.all(), pausable_.asleep()); });
 }
 
 void Registrar::unsubscribe(std::uint64_t subscription) noexcept {
@@ -340,19 +336,17 @@ const CommunicatorPtr& Registrar::find_anew(Found& last, const void* pointer) no
 }
 
 CommunicatorPtr Registrar::take(const void* pointer, const Communicator* only) noexcept {
-    if (abandoned()) {
-        return nullptr;
-    }
-    const std::lock_guard guard(mutex_);
-    const auto found = by_pointer_.find(pointer);
-    if (found == by_pointer_.end() || (only != nullptr && found->second.get() != only)) {
-        return nullptr;
-    }
-    CommunicatorPtr communicator = found->second;
-    by_pointer_.erase(found);
-    drop_observed(*communicator);
-    epoch_.store(next_epoch(), std::memory_order_release);
-    return communicator;
+    return locked([&]() -> CommunicatorPtr {
+        const auto found = by_pointer_.find(pointer);
+        if (found == by_pointer_.end() || (only != nullptr && found->second.get() != only)) {
+            return nullptr;
+        }
+        CommunicatorPtr communicator = found->second;
+        by_pointer_.erase(found);
+        drop_observed(*communicator);
+        epoch_.store(next_epoch(), std::memory_order_release);
+        return communicator;
+    });
 }
 
 void Registrar::retire(const void* pointer) noexcept {

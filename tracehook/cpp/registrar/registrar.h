@@ -229,6 +229,14 @@ class Registrar {
     }
     void push_gone(const Segment& segment,
                    events::EventKind kind) noexcept; // segment.free, .unmap, .unknown
+    // What `body` returns, with the mutex; nothing once the registrar was abandoned.
+    template <typename Body> auto locked(Body&& body) const {
+        if (abandoned()) {
+            return decltype(body())();
+        }
+        const std::lock_guard guard(mutex_);
+        return body();
+    }
     // What a thread found last.
     struct Found {
         const Registrar* owner = nullptr;

@@ -54,44 +54,38 @@ void Registrar::drop_unborn(int device) noexcept {
 }
 
 void Registrar::observed(const CommunicatorPtr& communicator, const Observation& seen) noexcept {
-    if (abandoned()) {
-        return;
-    }
-    const std::lock_guard guard(mutex_);
-    if (communicator->dead()) {
-        return;
-    }
-    const auto segment = ledger_.at(seen.address);
-    if (!segment || segment->device != communicator->identity().device) {
-        unborn_.emplace_back(communicator, seen);
-    } else if (segment->address == seen.address && segment->size == seen.size) {
-        communicator->observe(*segment, seen);
-    }
+    locked([&] {
+        if (communicator->dead()) {
+            return;
+        }
+        const auto segment = ledger_.at(seen.address);
+        if (!segment || segment->device != communicator->identity().device) {
+            unborn_.emplace_back(communicator, seen);
+        } else if (segment->address == seen.address && segment->size == seen.size) {
+            communicator->observe(*segment, seen);
+        }
+    });
 }
 
 void Registrar::unobserved(const CommunicatorPtr& communicator, const Observation& seen) noexcept {
-    if (abandoned()) {
-        return;
-    }
-    const std::lock_guard guard(mutex_);
-    if (communicator->unobserve(seen)) {
-        log_overdue_frees_if_undone();
-    } else {
-        std::erase_if(unborn_, [&](const auto& each) {
-            return each.first == communicator && each.second.handle == seen.handle;
-        });
-    }
+    locked([&] {
+        if (communicator->unobserve(seen)) {
+            log_overdue_frees_if_undone();
+        } else {
+            std::erase_if(unborn_, [&](const auto& each) {
+                return each.first == communicator && each.second.handle == seen.handle;
+            });
+        }
+    });
 }
 
 void Registrar::log_overdue() noexcept {
-    if (abandoned()) {
-        return;
-    }
-    const std::lock_guard guard(mutex_);
-    for (const auto& [segment, kind] : freed_) {
-        push_gone(segment, kind);
-    }
-    freed_.clear();
+    locked([&] {
+        for (const auto& [segment, kind] : freed_) {
+            push_gone(segment, kind);
+        }
+        freed_.clear();
+    });
 }
 
 // With the mutex, when the communicator ended.

@@ -40,19 +40,17 @@ bool Registrar::memory_unmapped(std::uintptr_t address, std::size_t size) noexce
 
 std::shared_ptr<LiveGraphs> Registrar::captured(const Communicator& communicator,
                                                 std::uintptr_t address) noexcept {
-    if (abandoned()) {
-        return nullptr;
-    }
-    const std::lock_guard guard(mutex_);
-    const auto segment = ledger_.at(address);
-    if (!segment || segment->memory != MemoryKind::kPausable) {
-        return nullptr;
-    }
-    auto& graphs = captured_[{segment->id, communicator.identity().id}];
-    if (graphs == nullptr) {
-        graphs = std::make_shared<LiveGraphs>();
-    }
-    return graphs;
+    return locked([&]() -> std::shared_ptr<LiveGraphs> {
+        const auto segment = ledger_.at(address);
+        if (!segment || segment->memory != MemoryKind::kPausable) {
+            return nullptr;
+        }
+        auto& graphs = captured_[{segment->id, communicator.identity().id}];
+        if (graphs == nullptr) {
+            graphs = std::make_shared<LiveGraphs>();
+        }
+        return graphs;
+    });
 }
 
 void Registrar::end_captured(const Segment& segment, EventKind kind,
@@ -87,11 +85,7 @@ void Registrar::end_captured(const Segment& segment, EventKind kind,
 }
 
 std::vector<Segment> Registrar::segments_asleep() const {
-    if (abandoned()) {
-        return {};
-    }
-    const std::lock_guard guard(mutex_);
-    return pausable_.asleep();
+    return locked([&] { return pausable_.asleep(); });
 }
 
 } // namespace tracehook::registrar

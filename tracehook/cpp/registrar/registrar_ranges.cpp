@@ -16,51 +16,38 @@ void Registrar::log_mapped(const Range& range, bool adopted) noexcept {
 }
 
 void Registrar::range_mapped(int device, std::uintptr_t address, std::size_t size) noexcept {
-    if (abandoned()) {
-        return;
-    }
-    const std::lock_guard guard(mutex_);
-    log_overdue_frees(device);
-    ranges_.map(device, address, size);
-    log_mapped({device, address, size}, false);
+    locked([&] {
+        log_overdue_frees(device);
+        ranges_.map(device, address, size);
+        log_mapped({device, address, size}, false);
+    });
 }
 
 void Registrar::range_unmapped(int device, std::uintptr_t address, std::size_t size) noexcept {
-    if (abandoned()) {
-        return;
-    }
-    const std::lock_guard guard(mutex_);
-    log_overdue_frees(device);
-    ranges_.unmap(device, address, size);
-    ring_.push(make_event(row::RangeUnmap{.addr = address, .size = size, .total = ranges_.bytes()},
-                          {.device = static_cast<std::int16_t>(device)}));
+    locked([&] {
+        log_overdue_frees(device);
+        ranges_.unmap(device, address, size);
+        ring_.push(
+            make_event(row::RangeUnmap{.addr = address, .size = size, .total = ranges_.bytes()},
+                       {.device = static_cast<std::int16_t>(device)}));
+    });
 }
 
 void Registrar::adopt_range(int device, std::uintptr_t address, std::size_t size) {
-    if (abandoned()) {
-        return;
-    }
-    const std::lock_guard guard(mutex_);
-    for (const Range& added : ranges_.unknown(device, address, size)) {
-        ranges_.map(added.device, added.address, added.size);
-        log_mapped(added, true);
-    }
+    locked([&] {
+        for (const Range& added : ranges_.unknown(device, address, size)) {
+            ranges_.map(added.device, added.address, added.size);
+            log_mapped(added, true);
+        }
+    });
 }
 
 std::vector<Range> Registrar::ranges() const {
-    if (abandoned()) {
-        return {};
-    }
-    const std::lock_guard guard(mutex_);
-    return ranges_.all();
+    return locked([&] { return ranges_.all(); });
 }
 
 std::optional<Range> Registrar::range_at(std::uintptr_t address) const {
-    if (abandoned()) {
-        return std::nullopt;
-    }
-    const std::lock_guard guard(mutex_);
-    return ranges_.at(address);
+    return locked([&] { return ranges_.at(address); });
 }
 
 } // namespace tracehook::registrar

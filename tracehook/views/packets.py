@@ -13,7 +13,6 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 from tracehook.log.text import encodable
 
-_PACKET_TAG = b"\x0a"  # field `packet` of message Trace
 _LONGEST_TEXT = 4096  # characters; nothing that this project logs is longer
 _TRACE_CLOCK = 6  # BUILTIN_CLOCK_BOOTTIME: what Perfetto takes if a packet names no clock
 _WALL_CLOCK = 1  # BUILTIN_CLOCK_REALTIME
@@ -38,7 +37,6 @@ class Packets:
         self.slices = self.instants = self.counts = 0
         self._file = file
         self._shift_ns = shift_ns
-        self._packet = protos.TracePacket()
         self._tracks = 0
         self._latest: dict[int, int] = {}  # time of the last instant of a track
         self._names: dict[str, int] = {}  # of arguments: written once, then by number
@@ -132,7 +130,8 @@ class Packets:
 
     def _fresh(self) -> protos.TracePacket:
         # A new one each time: a message that is cleared keeps the memory of all that it ever held.
-        packet = self._packet = protos.TracePacket()
+        self._trace = protos.Trace()
+        packet: protos.TracePacket = self._trace.packet.add()
         packet.trusted_packet_sequence_id = _SEQUENCE
         return packet
 
@@ -165,7 +164,7 @@ class Packets:
             number = self._names.get(name)
             if number is None:
                 number = self._names[name] = len(self._names) + 1
-                self._packet.interned_data.debug_annotation_names.add(iid=number, name=name)
+                self._trace.packet[0].interned_data.debug_annotation_names.add(iid=number, name=name)
             annotation = event.debug_annotations.add()
             annotation.name_iid = number
             if isinstance(value, str):
@@ -180,19 +179,9 @@ class Packets:
                 annotation.double_value = float(value)
 
     def _write(self) -> None:
-        data = self._packet.SerializeToString()
-        self._file.write(_PACKET_TAG + _varint(len(data)) + data)
+        self._file.write(self._trace.SerializeToString())
 
 
 def _text(text: str) -> str:
     """Return what a trace can hold: JSON may name halves of characters, and has no limit."""
     return encodable(text[:_LONGEST_TEXT])
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)

@@ -83,31 +83,23 @@ __all__ = [
 _MODULES = ("ddp", "fsdp", "ipc", "metrics")
 # Found at their first use: `import torch` loads this file in every process, also in those that use none of it.
 _LAZY = {
-    "RegistrationError": "errors",
-    "RegistrationFailed": "errors",
-    "RegistrationMismatch": "errors",
-    "RegistrationTimeout": "errors",
-    "PoolLimitError": "symmetric_memory.pools",
-    "Status": "hook.status",
-    "SegmentChange": "hook.feed",
-    "Subscription": "hook.feed",
-    "subscribe": "hook.feed",
-    "DebugPage": "views.debug_page",
-    "symmetric": "symmetric_memory.public",
-    "is_symmetric": "symmetric_memory.public",
-    "explain": "symmetric_memory.public",
-    "sync": "symmetric_memory.public",
-    "trim": "symmetric_memory.public",
-    "pause": "symmetric_memory.public",
-    "resume": "symmetric_memory.public",
-    "release_graphs": "symmetric_memory.public",
-    "rendezvous": "symmetric_memory.rendezvous",
-    "reserve": "symmetric_memory.reserve",
-    "empty": "symmetric_memory.compiled",
-    "all_gather": "symmetric_memory.compiled",
-    "all_gather_into_tensor": "symmetric_memory.compiled",
-    "all_reduce": "symmetric_memory.compiled",
-    "reduce_scatter_tensor": "symmetric_memory.compiled",
+    name: module
+    for module, names in {
+        "errors": ("RegistrationError", "RegistrationFailed", "RegistrationMismatch", "RegistrationTimeout"),
+        "hook.feed": ("SegmentChange", "Subscription", "subscribe"),
+        "hook.status": ("Status",),
+        "symmetric_memory.compiled": (
+            *("all_gather", "all_gather_into_tensor", "all_reduce", "empty", "reduce_scatter_tensor"),
+        ),
+        "symmetric_memory.pools": ("PoolLimitError",),
+        "symmetric_memory.public": (
+            *("explain", "is_symmetric", "pause", "release_graphs", "resume", "symmetric", "sync", "trim"),
+        ),
+        "symmetric_memory.rendezvous": ("rendezvous",),
+        "symmetric_memory.reserve": ("reserve",),
+        "views.debug_page": ("DebugPage",),
+    }.items()
+    for name in names
 }
 
 

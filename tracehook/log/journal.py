@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -15,7 +14,7 @@ from tracehook.log.bound import NO_BOUND, Bound
 from tracehook.log.encoding import dumps
 from tracehook.log.event_counts import EventCounts
 from tracehook.log.installed import is_installed
-from tracehook.log.parts import Parts
+from tracehook.log.parts import Parts, now
 from tracehook.log.stderr import warn, words_of
 from tracehook.log.tables import Reason
 
@@ -52,10 +51,6 @@ class _Plain:
     def info(self, event: str, **fields: Any) -> None:
         """Write a line."""
         self._file.write(dumps({"event": event, **fields}) + b"\n")
-
-
-def _wall_time() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 class Journal:
@@ -115,7 +110,7 @@ class Journal:
             self._open(path, begin, descriptor, bound)
 
     def _open(self, path: Path, begin: Mapping[str, Any], descriptor: int | None, bound: Bound) -> None:
-        first = {"event": "trace.begin", "schema": SCHEMA, "t_ns": time.monotonic_ns(), "time": _wall_time(), **begin}
+        first = {"event": "trace.begin", "schema": SCHEMA, "t_ns": time.monotonic_ns(), "time": now(), **begin}
         try:
             self._file = Parts(path, descriptor, bound)
             self._file.begin(first)

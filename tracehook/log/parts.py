@@ -30,7 +30,8 @@ class NoRoom(OSError):
     """The lines of what lives do not fit into the bound."""
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the wall time as logs have it."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
@@ -144,7 +145,7 @@ class Parts:
             **self._begin,
             "part": self.number,
             "part_t_ns": self._clock(),
-            "part_time": _now(),
+            "part_time": now(),
             "from_seq": self._last_seq + 1,
             "after_t_ns": self._last_t_ns,
             "windows_gone": {str(comm): count for comm, count in living.windows_gone.items()},

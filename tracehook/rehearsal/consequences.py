@@ -13,6 +13,7 @@ consequences of a failed registration: who registers has to answer for that.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -47,15 +48,11 @@ class Failure:
 
 def failed_windows(scratch: Path) -> list[Failure]:
     """Return the windows that could not be made, as the processes of a rehearsal left them in `scratch`."""
-    lines = [
-        line for path in scratch.glob("failures.*.jsonl") for line in path.read_text(encoding="utf-8").splitlines()
-    ]
     rows = []
-    for line in lines:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue  # its process was killed while it wrote
+    for path in scratch.glob("failures.*.jsonl"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):  # its process was killed while it wrote
+                rows.append(json.loads(line))
     return [Failure(row["t_ns"], row["pid"], row["comm"], row["why"]) for row in rows]
 
 

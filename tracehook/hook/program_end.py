@@ -25,13 +25,11 @@ import sys
 import threading
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Never
+from typing import Any, Never
 
+from tracehook.log.journal import Journal
 from tracehook.log.program_files import is_of_program
 from tracehook.log.text import encodable
-
-if TYPE_CHECKING:
-    from tracehook.log.journal import Journal
 
 _MOST = 300  # characters of a message
 _OF_NCCL = "\nLast error:\n"  # after it, what NCCL said last

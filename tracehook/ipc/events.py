@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tracehook import _core
+from tracehook.ipc.counts import CallCounts
 from tracehook.log.records import OF_POOL
-
-if TYPE_CHECKING:
-    from tracehook.ipc.counts import CallCounts
 
 
 class PeerEvents(NamedTuple):

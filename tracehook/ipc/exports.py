@@ -15,20 +15,16 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from tracehook._core import ipc as native
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
 from tracehook.ipc.events import PeerEvents, number_of, own_life
-from tracehook.ipc.link import close_files
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from tracehook.ipc.link import Link
+from tracehook.ipc.link import Link, close_files
 
 PAUSABLE = "pausable"  # the kind of a segment whose library can take its memory away
 ALLOCATIONS = "allocations"  # the kind of an export that is no segment

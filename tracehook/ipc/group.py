@@ -9,9 +9,11 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from types import TracebackType
 
 import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from tracehook import _core
 from tracehook.errors import PeerError, PeerTensorGone
@@ -22,19 +24,12 @@ from tracehook.ipc.connector import Connector
 from tracehook.ipc.counts import CallCounts
 from tracehook.ipc.events import PeerEvents
 from tracehook.ipc.inbox import Inbox
+from tracehook.ipc.peer import Peer, Result, Shareable
 from tracehook.ipc.peer_table import PeerTable
+from tracehook.ipc.semaphores import Semaphores
 from tracehook.ipc.tables import EXPORTS, IMPORTS
+from tracehook.ipc.tensor import PeerTensor
 from tracehook.log import threads
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from torch import Tensor
-    from torch.distributed import ProcessGroup
-
-    from tracehook.ipc.peer import Peer, Result, Shareable
-    from tracehook.ipc.semaphores import Semaphores
-    from tracehook.ipc.tensor import PeerTensor
 
 _GROUPS: weakref.WeakSet[PeerGroup] = weakref.WeakSet()
 _UNBLOCK_PAUSE = (0.002, 0.1)  # seconds until streams that wait for a dead peer are unblocked again: first, at most

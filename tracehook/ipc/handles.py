@@ -9,14 +9,11 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from tracehook._core import ipc as native
 from tracehook.errors import PeerError
 from tracehook.ipc import wire
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _MORE_FILES = "Raise the number of files that the process may open (ulimit -n)"
 

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tracehook import _core
 from tracehook._core import ipc as native
@@ -20,9 +20,7 @@ from tracehook.errors import PeerError, PeerLost, PeerTensorGone
 from tracehook.hook import background
 from tracehook.ipc import wire
 from tracehook.ipc.events import PeerEvents, number_of
-
-if TYPE_CHECKING:
-    from tracehook.ipc.link import Link
+from tracehook.ipc.link import Link
 
 
 class Import:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
 
 from tracehook.errors import PeerError, PeerLost, PeerTensorGone
 from tracehook.ipc import wire
-from tracehook.ipc.peer import Said
+from tracehook.ipc.imports import ImportedLoan
+from tracehook.ipc.peer import Peer, Result, Said
+from tracehook.ipc.semaphores import Semaphores
 from tracehook.ipc.tables import EXPORTS, IMPORTS
 from tracehook.ipc.tensor import PeerTensor
 from tracehook.ipc.wire import Kind, Reached
-
-if TYPE_CHECKING:
-    import torch
-
-    from tracehook.ipc.imports import ImportedLoan
-    from tracehook.ipc.peer import Peer, Result
-    from tracehook.ipc.semaphores import Semaphores
 
 
 class Inbox:

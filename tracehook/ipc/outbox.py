@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
+from tracehook.ipc.exports import Loan
+from tracehook.ipc.peer import Peer, Shareable
 from tracehook.ipc.tables import EXPORTS
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from tracehook.ipc.exports import Loan
-    from tracehook.ipc.peer import Peer, Shareable
 
 
 class OutgoingExchange(NamedTuple):

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from torch import Tensor
 
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc.events import PeerEvents
 from tracehook.ipc.link import Link
 from tracehook.ipc.tables import EXPORTS, IMPORTS
+from tracehook.ipc.tensor import PeerTensor
 from tracehook.ipc.wire import Reached
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
-    from tracehook.ipc.tensor import PeerTensor
-
-    Shareable: TypeAlias = Tensor | Sequence[Tensor] | None
-    Result: TypeAlias = PeerTensor | list[PeerTensor] | None
+Shareable: TypeAlias = Tensor | Sequence[Tensor] | None
+Result: TypeAlias = PeerTensor | list[PeerTensor] | None
 
 
 class Said(NamedTuple):

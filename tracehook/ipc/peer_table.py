@@ -5,22 +5,18 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+
+import torch
 
 from tracehook.errors import PeerError, PeerTimeout
 from tracehook.ipc import outbox
 from tracehook.ipc.connector import Connector
 from tracehook.ipc.events import PeerEvents
-from tracehook.ipc.peer import Peer
+from tracehook.ipc.inbox import Inbox
+from tracehook.ipc.peer import Peer, Result
 from tracehook.ipc.semaphores import Semaphores
 from tracehook.ipc.tables import EXPORTS
 from tracehook.ipc.wire import Reached
-
-if TYPE_CHECKING:
-    import torch
-
-    from tracehook.ipc.inbox import Inbox
-    from tracehook.ipc.peer import Result
 
 
 class PeerTable:

@@ -10,15 +10,12 @@ captured signal is the same at every replay, and a second signal cannot overwrit
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import torch
 
 from tracehook._core import ipc as native
-
-if TYPE_CHECKING:
-    from tracehook.ipc.counts import CallCounts
-    from tracehook.ipc.imports import ImportedLoan
+from tracehook.ipc.counts import CallCounts
+from tracehook.ipc.imports import ImportedLoan
 
 CHANNELS = 64
 _BYTES = 4

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from tracehook.errors import PeerError
 from tracehook.ipc import wire
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from tracehook.ipc.counts import CallCounts
-    from tracehook.ipc.imports import ImportedLoan
+from tracehook.ipc.counts import CallCounts
+from tracehook.ipc.imports import ImportedLoan
 
 
 class PeerTensor:

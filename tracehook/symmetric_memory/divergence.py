@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracehook import _core
+from tracehook.agreement.agreement import Waiting
+from tracehook.agreement.alarms import Alarm
 from tracehook.agreement.rank_names import NOBODY, RankNames
 from tracehook.agreement.verdicts import RoundVerdict
-
-if TYPE_CHECKING:
-    from tracehook.agreement.agreement import Waiting
-    from tracehook.agreement.alarms import Alarm
 
 CALLS = "calls"  # the channel on which ranks compare whether calls run on registered memory
 _OVERRUN = 0xFFFFFFFF

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,11 +11,9 @@ from tracehook.hook.groups import NO_GROUP, any_exists
 from tracehook.nccl.paths import Path, path_of
 from tracehook.policies.base import Answer
 from tracehook.symmetric_memory.answers import ENDED, Asked, Explanation, path_without_windows, span
+from tracehook.symmetric_memory.pools import Pools
 from tracehook.symmetric_memory.surroundings import surroundings
-
-if TYPE_CHECKING:
-    from tracehook.symmetric_memory.pools import Pools
-    from tracehook.symmetric_memory.windows import GroupWindows
+from tracehook.symmetric_memory.windows import GroupWindows
 
 _ONE_SIZE = ("all_reduce", "broadcast", "reduce")  # their buffers are equal
 

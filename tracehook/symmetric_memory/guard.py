@@ -6,15 +6,11 @@ waits. Where a call with a configuration needs no window, its own thread calls `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tracehook._core import Communicator
 from tracehook.log.stderr import say_once
 from tracehook.symmetric_memory import state
 from tracehook.symmetric_memory.ranks_follower import REGISTER_OTHER
-
-if TYPE_CHECKING:
-    from tracehook._core import Communicator
-    from tracehook.symmetric_memory.windows import GroupWindows, Make
+from tracehook.symmetric_memory.windows import GroupWindows, Make
 
 _IN_CAPTURE = (
     "while a stream is captured, and this version of NCCL would end the capture; nothing was registered or called. "

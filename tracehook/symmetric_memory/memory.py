@@ -7,15 +7,19 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence, Set
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from tracehook import _core
+from tracehook.agreement.store_session import StoreSession, StoreSessions
 from tracehook.errors import RegistrationError
 from tracehook.hook import groups
 from tracehook.log.stderr import say_once, warn
 from tracehook.log.text import in_bytes
+from tracehook.settings import Settings
 from tracehook.symmetric_memory import stuck, suspension
 from tracehook.symmetric_memory.answers import Asked, Explanation
 from tracehook.symmetric_memory.explain import explain
@@ -27,13 +31,6 @@ from tracehook.symmetric_memory.pools import OpenScope, PoolLimitError, Pools, e
 from tracehook.symmetric_memory.scope import Scope, left_to_python
 from tracehook.symmetric_memory.stall_watch import StallWatch
 from tracehook.symmetric_memory.windows import GroupWindows, in_order
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.distributed import ProcessGroup
-
-    from tracehook.agreement.store_session import StoreSession, StoreSessions
-    from tracehook.settings import Settings
 
 Ends = Callable[[GroupWindows], int]  # how many scopes of a group ended since its last call
 

@@ -6,19 +6,17 @@ Most of them torch did not make. A group of torch may stand for one all the same
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tracehook._core import Communicator
 from tracehook.agreement.rank_names import NOBODY, RankNames, of_group
+from tracehook.agreement.store_session import StoreSession, StoreSessions
 from tracehook.errors import RegistrationError
 from tracehook.hook import groups, namer
+from tracehook.settings import Settings
 from tracehook.symmetric_memory.ranks_follower import key_of
+from tracehook.symmetric_memory.stall_watch import StallWatch
 from tracehook.symmetric_memory.windows import GroupWindows
-
-if TYPE_CHECKING:
-    from tracehook._core import Communicator
-    from tracehook.agreement.store_session import StoreSession, StoreSessions
-    from tracehook.settings import Settings
-    from tracehook.symmetric_memory.stall_watch import StallWatch
 
 
 class OtherWindows(GroupWindows):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from tracehook.errors import RegistrationError, RegistrationMismatch, RegistrationTimeout
 from tracehook.log.stderr import say_once
 from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.divergence import Place
 from tracehook.symmetric_memory.ranks_follower import UNSURE
-
-if TYPE_CHECKING:
-    from tracehook.symmetric_memory.windows import GroupWindows
+from tracehook.symmetric_memory.windows import GroupWindows
 
 _ADVICE = (
     "On all ranks pass the same number of elements, and allocate and free the tensors of scopes in one order, between "

@@ -8,32 +8,28 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+
+from torch.distributed import ProcessGroup
 
 from tracehook import _core
 from tracehook.agreement.agreement import Agreement, telling_of_the_store
 from tracehook.agreement.handshake import GUARDS
 from tracehook.agreement.rank_names import RankNames, of_group, runs
+from tracehook.agreement.rounds import RoundTopology
+from tracehook.agreement.store_session import StoreSession, StoreSessions
 from tracehook.agreement.store_worker import token
-from tracehook.agreement.verdicts import Post
+from tracehook.agreement.verdicts import Post, RoundVerdict
+from tracehook.agreement.watchdog import Watchdog
 from tracehook.errors import RegistrationError
 from tracehook.hook import background, groups, registrants
 from tracehook.hook.job import attempt
 from tracehook.log.stderr import say_once, warn
+from tracehook.policies.base import Answer
 from tracehook.settings import Settings, shared
 from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.answers import ENDED
 from tracehook.symmetric_memory.ranks_follower import RanksFollower, key_of
 from tracehook.symmetric_memory.surroundings import place
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-
-    from tracehook.agreement.rounds import RoundTopology
-    from tracehook.agreement.store_session import StoreSession, StoreSessions
-    from tracehook.agreement.verdicts import RoundVerdict
-    from tracehook.agreement.watchdog import Watchdog
-    from tracehook.policies.base import Answer
 
 BEGINNING = Post("compare", "begin to compare", [])  # as far as messages go
 ABORT = 60.0  # seconds in which torch's abort of a group comes back, if it ever does

@@ -5,26 +5,23 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from torch.distributed import Store
+
+from tracehook._core import Communicator
+from tracehook.agreement.agreement import Agreement, Waiting
+from tracehook.agreement.alarms import Alarm
 from tracehook.agreement.handshake import GUARD, GUARDS
+from tracehook.agreement.rank_names import RankNames
+from tracehook.agreement.rounds import RoundTopology
 from tracehook.agreement.verdicts import RoundVerdict
+from tracehook.agreement.watchdog import Watchdog
 from tracehook.errors import RegistrationMismatch, RegistrationTimeout
+from tracehook.hook.groups import GroupFacts
 from tracehook.log.stderr import say_once, warn
 from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.verification import CHANNEL, Verification
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
-
-    from tracehook._core import Communicator
-    from tracehook.agreement.agreement import Agreement, Waiting
-    from tracehook.agreement.alarms import Alarm
-    from tracehook.agreement.rank_names import RankNames
-    from tracehook.agreement.rounds import RoundTopology
-    from tracehook.agreement.watchdog import Watchdog
-    from tracehook.hook.groups import GroupFacts
-
 
 REGISTER_OTHER = "register a window of the program's own"  # a topic
 # Whatever a rank that did not come makes next would meet whatever the others make next.

@@ -7,15 +7,11 @@ rank whose settings differ, that has no tracehook, or that comes very late, cost
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tracehook._core import Communicator
 from tracehook.errors import RegistrationError
 from tracehook.hook import registration
 from tracehook.log.stderr import say_once
 from tracehook.symmetric_memory import state
-
-if TYPE_CHECKING:
-    from tracehook._core import Communicator
 
 LONGEST = 60.0  # seconds that a rank waits for the others, or as long as the group does, if that is less
 

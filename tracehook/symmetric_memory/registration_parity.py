@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from torch.distributed import Store
 
 from tracehook import _core
 from tracehook.agreement.rank_names import of_group
 from tracehook.hook import namer
 from tracehook.log.stderr import warn
 from tracehook.log.tables import KINDS
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
 
 CHANNEL = "registrations"
 GRACE = 3.0  # seconds in which all ranks make the same change

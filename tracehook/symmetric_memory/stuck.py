@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch.distributed import Store
 
 from tracehook import _core
 from tracehook.agreement.watchdog import STUCK
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
 
 
 class _Told:

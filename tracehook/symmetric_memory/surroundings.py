@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from tracehook.agreement import handshake
+from tracehook.hook.groups import GroupFacts
 from tracehook.log.tallies import Surroundings
 from tracehook.nccl.fabric import fabric_of
-
-if TYPE_CHECKING:
-    from tracehook.hook.groups import GroupFacts
 
 
 def surroundings(facts: GroupFacts, domain: str) -> Surroundings:

@@ -6,16 +6,13 @@ The ranks agree before, because NCCL itself waits for all of them without a dead
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from tracehook import _core
+from tracehook._core import Communicator
 from tracehook.errors import RegistrationError
 from tracehook.log.stderr import say_once
 from tracehook.symmetric_memory.windows import GroupWindows, in_order
 from tracehook.versions import nccl_name
-
-if TYPE_CHECKING:
-    from tracehook._core import Communicator
 
 Trim = Callable[[Sequence[GroupWindows]], int]
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from tracehook._core import Communicator
 from tracehook.agreement.rank_names import RankNames
 from tracehook.symmetric_memory import divergence
-
-if TYPE_CHECKING:
-    from tracehook._core import Communicator
 
 MOST = 2048  # calls that a rank tells of
 

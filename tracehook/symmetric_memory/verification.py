@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+
+from torch.distributed import Store
 
 from tracehook import _core
 from tracehook.agreement.alarms import Alarm
@@ -20,9 +21,6 @@ from tracehook.agreement.rounds import LEADER, RoundTopology
 from tracehook.agreement.verdicts import RoundVerdict
 from tracehook.symmetric_memory import divergence, testimony
 from tracehook.symmetric_memory.testimony import MOST, Testimony
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
 
 PERIOD = 1.5  # seconds between two samples of a rank
 MOST_AT_ONCE = 128  # ranks: of more, the period is as many times longer, so that rank 0 reads no more in a second

@@ -5,25 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+
+from torch.distributed import ProcessGroup
 
 from tracehook import _core
+from tracehook._core import Communicator
+from tracehook.agreement.store_session import StoreSession, StoreSessions
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
+from tracehook.hook.groups import GroupFacts
 from tracehook.log.stderr import warn
+from tracehook.settings import Settings
 from tracehook.symmetric_memory.fence import Fence
 from tracehook.symmetric_memory.fence import position as place
 from tracehook.symmetric_memory.ranks import GroupRanks
 from tracehook.symmetric_memory.ranks_follower import REGISTER_OTHER
+from tracehook.symmetric_memory.stall_watch import StallWatch
 from tracehook.symmetric_memory.surroundings import surroundings
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-
-    from tracehook._core import Communicator
-    from tracehook.agreement.store_session import StoreSession, StoreSessions
-    from tracehook.hook.groups import GroupFacts
-    from tracehook.settings import Settings
-    from tracehook.symmetric_memory.stall_watch import StallWatch
 
 REGISTER = "register windows"
 Make = Callable[[], tuple[int, int | None]]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 import tracehook
 from tracehook.hook.groups import all_gather_single, reduce_scatter_single
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 _SPOT = 1 << 12  # elements that are looked at, at each end of a buffer

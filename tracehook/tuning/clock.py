@@ -8,12 +8,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-if TYPE_CHECKING:
-    from tracehook.tuning.tuner_run import TunerRun
+from tracehook.tuning.tuner_run import TunerRun
 
 _REACH = 2.58  # standard deviations of a normal distribution that hold 99 of 100 cases
 _ENOUGH = 0.992  # better of both / chosen: above the 0.99 that `measured` has to reach

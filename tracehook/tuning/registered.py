@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from tracehook import _core
 from tracehook.hook import registration
@@ -14,9 +14,6 @@ from tracehook.hook.groups import all_gather_single
 from tracehook.log.tables import MEMORIES
 from tracehook.nccl import effect
 from tracehook.tuning.arms import check_parts, spots, write
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 OPERATIONS = tuple(effect.PAYING)
 

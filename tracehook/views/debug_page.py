@@ -8,11 +8,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any, NamedTuple
 
 # The stacks come first, because the audit quotes them.
 _COMMANDS = {"stacks": [], "watch": ["--once"], "audit": []}

@@ -109,7 +109,7 @@ class Figures:
 
 def _drained(file: Path) -> int:
     try:
-        return ring.read_file(file).drained
+        return ring.read_file(file).header.drained
     except ring.UnbornRing:
         return 0
 

@@ -53,7 +53,7 @@ def test_the_file_of_a_killed_process_is_read(path):
         process.send_signal(signal.SIGKILL)
     killed = ring.read_file(path)
     assert alive == killed
-    assert (killed.pid, killed.drained, killed.dropped) == (process.pid, 2, 0)
+    assert (killed.header.pid, killed.header.drained, killed.header.dropped) == (process.pid, 2, 0)
     assert [(record.seq, record.members()) for record in killed.records] == [
         (seq, {"segments": seq, "bytes": seq * 10}) for seq in range(3, 7)
     ]
@@ -70,7 +70,7 @@ def test_the_file_of_a_full_ring_is_read(path, play):
     assert (done.status, done.err) == (0, "")
     read = ring.read_file(path)
     assert [record.seq for record in read.records] == list(range(6, 14))
-    assert read.dropped == 6
+    assert read.header.dropped == 6
 
 
 def test_the_file_is_removed_when_asked(tmp_path, play):
@@ -132,18 +132,18 @@ def test_a_record_that_is_overwritten_while_it_is_read_is_left_out(tmp_path, mon
     later = tmp_path / "b.ring"
     play("_core.make_process(sys.argv[1], 4); push(range(4)); _core.mark_drained(2); push(range(2))", later)
     after = later.read_bytes()
-    read_header = ring._read_header
+    header_in = ring.header_in
 
-    def then_the_process_goes_on(path, file):
-        header = read_header(path, file)
+    def then_the_process_goes_on(path, data):
+        header = header_in(path, data)
         path.write_bytes(after)
         return header
 
     path.write_bytes(before)
-    monkeypatch.setattr(ring, "_read_header", then_the_process_goes_on)
+    monkeypatch.setattr(ring, "header_in", then_the_process_goes_on)
     read = ring.read_file(path)
     assert [record.seq for record in read.records] == [3, 4]
-    assert read.drained == 2
+    assert read.header.drained == 2
 
 
 @pytest.mark.parametrize("data", [b"", bytes(40), bytes(8192)])

@@ -54,9 +54,9 @@ def lives(begin: Event, epoch_ns: int = 0) -> bool:
 
 def still_runs(log: LogFile) -> bool:
     """Whether the process of this log runs now: as the host says, or as the ring of a process of another host does."""
-    if log.ended or (log.left is not None and log.left.signal):
+    ring = log.left.header if log.left is not None else None
+    if log.ended or (ring is not None and ring.signal):
         return False
     if log.begin.get("host") == own_host():
-        return lives(log.begin, log.left.epoch_ns if log.left is not None else 0)
-    left = log.left
-    return left is not None and time.time() - (left.epoch_ns + left.looked_ns) / 1e9 < _ALIVE_FOR
+        return lives(log.begin, ring.epoch_ns if ring is not None else 0)
+    return ring is not None and time.time() - (ring.epoch_ns + ring.looked_ns) / 1e9 < _ALIVE_FOR

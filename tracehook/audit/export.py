@@ -76,16 +76,17 @@ def export(directory: Path, out: Path) -> Exported:
 
 def _row(number: int, log: LogFile, place: Place, directory: Path) -> tuple[object, ...]:
     """Return what is known of a process."""
-    begin, left, path = log.begin, log.left, log.path.relative_to(directory)
+    begin, path = log.begin, log.path.relative_to(directory)
     host = begin.get("host")
     of_ring: tuple[int | None, ...] = (None,) * 5
-    if left is not None:
-        looked_ns, signal_ns = (time if 0 < time < LATEST else None for time in (left.looked_ns, left.signal_ns))
-        of_ring = min(left.dropped, LATEST), looked_ns, left.signal or None, left.sender or None, signal_ns
+    if log.left is not None:
+        ring = log.left.header
+        looked_ns, signal_ns = (time if 0 < time < LATEST else None for time in (ring.looked_ns, ring.signal_ns))
+        of_ring = min(ring.dropped, LATEST), looked_ns, ring.signal or None, ring.sender or None, signal_ns
     return (
         *(number, encodable(str(path.with_name(stem_of(path.name)))), encodable(str(path)), log.job),
         *(integer(begin, "attempt"), place[0] if log.rank is None else log.rank),
         *(integer(begin, "world_size") or place[1], None if host is None else encodable(str(host))),
         *(integer(begin, "pid"), log.began, integer(begin, "t_ns"), encodable(json.dumps(begin)), log.ended),
-        *(log.torn, encodable(log.complaint) or None, left is not None, *of_ring),
+        *(log.torn, encodable(log.complaint) or None, log.left is not None, *of_ring),
     )

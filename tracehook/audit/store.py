@@ -26,7 +26,7 @@ from tracehook.audit.texts import NOWHERE, Place, Texts, fill, size_of
 from tracehook.log.directory import Directory, find_logs
 from tracehook.log.file import LogFile
 from tracehook.log.lines import LogError, whole_number
-from tracehook.log.ring import RingFile
+from tracehook.log.ring import RingHeader
 from tracehook.log.tables import OPERATIONS
 from tracehook.log.text import encodable
 
@@ -148,6 +148,7 @@ class Store:
             if damaged := foreign.get((process, True)):
                 log.complaint = log.complaint or f"{damaged} records of its ring are damaged"
             named = _foreign_lines(log) if bad else ()
+            ring = log.left.header if log.left is not None else None
             rank, world_size = places.get(process, NOWHERE)
             rows.append(
                 (
@@ -155,13 +156,13 @@ class Store:
                     *(integer(begin, "world_size") or world_size, integer(begin, "pid")),
                     *(_text(begin.get(name)) for name in BEGIN),
                     *(log.began, integer(begin, "t_ns"), clocks[process], log.ended, still_runs(log)),
-                    *(log.torn, log.left is not None),
-                    min(log.left.dropped, LATEST) if log.left is not None else 0,
-                    log.left.looked_ns if log.left is not None and 0 < log.left.looked_ns < LATEST else None,
-                    *_signal(log.left),
+                    *(log.torn, ring is not None),
+                    min(ring.dropped, LATEST) if ring is not None else 0,
+                    ring.looked_ns if ring is not None and 0 < ring.looked_ns < LATEST else None,
+                    *_signal(ring),
                     *(bad, ", ".join(islice(named, _NAMED_LINES)), encodable(log.complaint)),
                     *_proof(log, clocks[process]),
-                    *_stop(log.left, clocks[process]),
+                    *_stop(ring, clocks[process]),
                 )
             )
         lines_table.add_rows(database, "process", rows)
@@ -206,19 +207,19 @@ def _gone(process: int, begin: dict[str, Any]) -> Iterator[tuple[int, int, int, 
             yield process, int(comm), whole_number(windows.get(comm), 1 << 31) or 0, int(comm) in placements
 
 
-def _signal(left: RingFile | None) -> tuple[int | None, int | None, int | None]:
+def _signal(ring: RingHeader | None) -> tuple[int | None, int | None, int | None]:
     """Return which signal ended a process, who sent it, and when."""
-    if left is None or not left.signal:
+    if ring is None or not ring.signal:
         return None, None, None
-    return left.signal, left.sender or None, left.signal_ns if left.signal_ns < LATEST else None
+    return ring.signal, ring.sender or None, ring.signal_ns if ring.signal_ns < LATEST else None
 
 
-def _stop(left: RingFile | None, shift_ns: int) -> tuple[str | None, int | None]:
+def _stop(ring: RingHeader | None, shift_ns: int) -> tuple[str | None, int | None]:
     """Return why a process could not write its log any more, and since when."""
-    if left is None or not left.log_error:
+    if ring is None or not ring.log_error:
         return None, None
-    why = os.strerror(left.log_error) if left.log_error > 0 else "stderr of the process says why"
-    return why, left.log_stopped_ns + shift_ns if left.log_stopped_ns < LATEST else None
+    why = os.strerror(ring.log_error) if ring.log_error > 0 else "stderr of the process says why"
+    return why, ring.log_stopped_ns + shift_ns if ring.log_stopped_ns < LATEST else None
 
 
 def _text(value: object) -> str | None:

@@ -59,7 +59,7 @@ class Participation:
 _TAIL = 1 << 16
 _HEAD = 1 << 18
 _LAST_YEAR = 2100  # nanoseconds since 1970 in 63 bits, and as much again for a difference
-_NO_EVENTS = ring.RingFile(0, 0, 0, 0, [])
+_NO_EVENTS = ring.RingFile(ring.RingHeader(0, 0, 0, 0, 0, 0, 0, 0), [])
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def open_log(paths: Sequence[Path], scratch: Path) -> LogFile:
         tail = file.read()
     whole, newline, rest = tail.rpartition(b"\n")
     end = parse_line(whole.rstrip().rpartition(b"\n")[2]) if newline else None
-    ended = (end is not None and end["event"] == "trace.end") or (left is not None and left.log_ended == 1)
+    ended = (end is not None and end["event"] == "trace.end") or (left is not None and left.header.log_ended == 1)
     log = LogFile(first, parts, parts[0].begin, ended, left=left, complaint=complaint)
     in_ring = left.records[-1].t_ns if left is not None and left.records else 0
     log.last_ns = max(in_ring, whole_number((end or {}).get("t_ns")) or 0) or None
@@ -235,7 +235,7 @@ def open_ring(path: Path) -> LogFile:
         left = ring.read_file(path)
     except ring.UnbornRing:
         left = _NO_EVENTS
-    complaint = f"{path.name}: its .jsonl is missing, read from the ring" if left.drained else ""
+    complaint = f"{path.name}: its .jsonl is missing, read from the ring" if left.header.drained else ""
     return LogFile(path, [], _begin_of(path), left=left, complaint=complaint, headless=True)
 
 

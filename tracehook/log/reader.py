@@ -119,8 +119,9 @@ def _read_file(file: LogFile) -> ProcessLog:
     if log.ended and log.events:
         log.dropped = whole_number(log.events[-1].get("dropped")) or 0
     if file.left is not None:
-        log.signal, log.has_ring, log.epoch_ns = file.left.signal, True, file.left.epoch_ns
-        log.dropped = max(log.dropped, file.left.dropped)
+        ring = file.left.header
+        log.signal, log.has_ring, log.epoch_ns = ring.signal, True, ring.epoch_ns
+        log.dropped = max(log.dropped, ring.dropped)
     seen = {whole_number(event.get("seq")) for event in log.events}
     # What a line sums was in the ring until the line was written.
     summed = max(

@@ -66,19 +66,9 @@ class RingHeader(NamedTuple):
 class RingFile(NamedTuple):
     """What a ring file held: every event that its process had logged or was still to log."""
 
-    pid: int
-    epoch_ns: int
-    dropped: int
-    drained: int
+    header: RingHeader
     records: list[Any]  # Record, or ring_old.OldRecord
-    looked_ns: int = 0
-    signal: int = 0
-    sender: int = 0
-    signal_ns: int = 0
     slots: tuple[bytes, ...] = ()  # of calls: see calls.py and tallies.py
-    log_error: int = 0  # these three: see RingHeader
-    log_ended: int = 0
-    log_stopped_ns: int = 0
     words: Mapping[str, str] = {}  # fields of the event `python.exception`, whose record has no texts
 
 
@@ -106,7 +96,7 @@ def read_file(path: Path) -> RingFile:
 def read_header(path: Path) -> RingHeader:
     """Read how many events a ring file holds, without them. Raises :class:`RingError` if the file is no ring."""
     with path.open("rb", buffering=0) as file:
-        return _read_header(path, file)
+        return header_in(path, file.read(OWN_BYTES))
 
 
 def slots_at(header: RingHeader) -> int | None:
@@ -122,10 +112,6 @@ def _slot(fd: int, at: int, header: RingHeader, most: int) -> bytes:
         return os.pread(fd, min(most, header.call_slot_bytes), at)
     narrow = os.pread(fd, min(most - SLOT_BYTES + NARROW_BYTES, header.call_slot_bytes), at)
     return widened(narrow) if len(narrow) >= NARROW_BYTES else narrow
-
-
-def _read_header(path: Path, file: FileIO) -> RingHeader:
-    return header_in(path, file.read(OWN_BYTES))
 
 
 def header_in(path: str | Path, data: bytes) -> RingHeader:
@@ -149,7 +135,7 @@ def header_in(path: str | Path, data: bytes) -> RingHeader:
 
 
 def _read(path: Path, file: FileIO) -> RingFile:
-    first = _read_header(path, file)
+    first = header_in(path, file.read(OWN_BYTES))
     expected = first.header_bytes + first.capacity * RECORD_BYTES
     size = file.seek(0, 2)
     if size < expected:
@@ -170,19 +156,15 @@ def _read(path: Path, file: FileIO) -> RingFile:
         index += count
     # What the process has written into its log meanwhile may have been overwritten here.
     file.seek(0)
-    now = _read_header(path, file)
+    now = header_in(path, file.read(OWN_BYTES))
     left = records[max(0, now.drained - first.drained) :]
     slots: tuple[bytes, ...] = ()
     if (start := slots_at(now)) is not None:
         size = now.call_slot_bytes
         whole = SLOT_BYTES + size  # more than there is
         slots = tuple(_slot(file.fileno(), at, now, whole) for at in range(start, now.header_bytes, size))
-    ending = (now.signal, now.sender, now.signal_ns)
     file.seek(OWN_BYTES)
-    words = _words_in(file.read(_WORDS.size))
-    stopped = (now.log_error, now.log_ended, now.log_stopped_ns)
-    about = (now.pid, now.epoch_ns, now.dropped, now.drained)
-    return RingFile(*about, left, now.looked_ns, *ending, slots, *stopped, words)
+    return RingFile(now, left, slots, _words_in(file.read(_WORDS.size)))
 
 
 def _words_in(data: bytes) -> dict[str, str]:

@@ -192,9 +192,22 @@ def pack_offer(offer: Offer) -> bytes:
         raise WireError(f"a tensor of {dimensions} dimensions; at most {MOST_DIMENSIONS} can be shared")
     padding = (0,) * (MOST_DIMENSIONS - dimensions)
     return _OFFER.pack(
-        *offer[: Offer._fields.index("flags")],
-        *(dimensions, 0, offer.flags, offer.handle),
-        *(*offer.shape, *padding, *offer.strides, *padding),
+        offer.export,
+        offer.segment,
+        offer.loan,
+        offer.size,
+        offer.offset,
+        offer.nbytes,
+        offer.handle_kind,
+        offer.dtype,
+        dimensions,
+        0,
+        offer.flags,
+        offer.handle,
+        *offer.shape,
+        *padding,
+        *offer.strides,
+        *padding,
     )
 
 

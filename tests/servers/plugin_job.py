@@ -1,6 +1,7 @@
 """A server whose symmetric memory tracehook makes. Arguments: the server, the cases, each of which is a function."""
 
 import contextlib
+import ctypes
 import os
 import sys
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import stand_ins
 import torch
 import torch.distributed as dist
 from server import MB, RANK, WORLD, end, reduce, start, tell
@@ -204,11 +206,13 @@ def asleep() -> None:
     module, sleep, wake, end_of_name = names[sys.argv[1]]
     worker = sys.modules[module].Worker()
     kept = made()
+    other = type(server.communicator)(dist.group.WORLD, RANK)
+    if RANK == 0:  # which only asks: the other rank knows nothing of it
+        tracehook.is_symmetric(kept, communicator=other)
     suspended: list[bool] = []
 
     def look() -> None:
-        (row,) = tracehook.status()["communicators"]
-        suspended.append(row["suspended"])
+        suspended.append(any(row["suspended"] for row in tracehook.status()["communicators"]))
 
     for _ in range(2):
         look()
@@ -221,6 +225,7 @@ def asleep() -> None:
         look()
         tell(sums=[summed(kept), summed(made())])
     tell(suspended=suspended)
+    ctypes.CDLL(stand_ins.LIBRARY).ncclCommAbort(other.comm)
 
 
 globals()[sys.argv[2]]()

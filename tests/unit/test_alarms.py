@@ -43,7 +43,7 @@ def store():
     return dist.HashStore()
 
 
-@pytest.mark.parametrize("after", [1.0, 60.0])
+@pytest.mark.parametrize("after", [0.5, 60.0])
 def test_a_round_that_takes_long_is_in_the_log_once_and_so_is_its_end(store, monkeypatch, after):
     """Where the others see it who read the logs, while the rank waits. Of a short round the log says nothing."""
     logged: list[str] = []

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 TICK = 0.25  # seconds between two looks at what this process itself waits for
 LOOK = 1.0  # seconds between two looks at the alarms of others
-SAID_AFTER = 5.0  # seconds in a round after which the log says so
+SAID_AFTER = 1.0  # seconds in a round after which the log says so
 OPEN = 60.0  # seconds after the end of its round's time that an alarm is kept
 STUCK = "stuck"  # the channel on which a rank tells that ranks do not come: all write their stacks then
 LONGEST_PAUSE = 60.0  # seconds between two tries to reach a store that does not answer
 
 
-class Followed(NamedTuple):
+class FollowedRound(NamedTuple):
     """A round of this process, what to ask the ranks if it takes long, and what writes events of its communicator."""
 
     waiting: Waiting
@@ -113,7 +113,7 @@ class Watchdog:
         self.has_ended = False  # nobody needs the store, or it is gone and another one is in its place
         self._subjects: dict[str, Subject] = {}
         self._numbers = itertools.count()
-        self._waiting: dict[int, Followed] = {}
+        self._waiting: dict[int, FollowedRound] = {}
         self._open: dict[str, tuple[Alarm, float]] = {}  # by verdict key: alarms that are not over yet
         self._raised: dict[int, str] = {}  # of self._waiting, those about which there is an alarm; see _raise()
         self._logged: set[int] = set()  # of self._waiting, those of which the log says that they take long
@@ -147,7 +147,7 @@ class Watchdog:
         """Look after a round of communicator `key` for the time of the body. `log` writes an event of that name."""
         number = next(self._numbers)
         with self._changed:
-            self._waiting[number] = Followed(waiting, alarm_of(key, waiting, facts), log)
+            self._waiting[number] = FollowedRound(waiting, alarm_of(key, waiting, facts), log)
         try:
             yield
         finally:

@@ -181,6 +181,19 @@ class Caller:
         at = program_line(self.stacks, since)
         return at.group_call if at is not None else ""
 
+    def transfer_numbers(self) -> dict[tuple[str, str, int], int]:
+        """Return how many transfers of its kind, with its peer, came before each that is remembered."""
+        found: dict[tuple[str, str, int], int] = {}
+        for comm, calls in self.parts.items():
+            sends, receives = ("signal", "wait") if calls.is_of_peers else ("send", "recv")
+            made = {(sends, peer.rank): peer.sent for peer in calls.peers}
+            made |= {(receives, peer.rank): peer.received for peer in calls.peers}
+            for call in reversed(calls.last_transfers):
+                key = (call.operation, call.root)
+                made[key] = made.get(key, 0) - 1
+                found[comm, call.operation, call.number] = made[key]
+        return found
+
     @property
     def last_step(self) -> Step | None:
         """The last call into NCCL; None if there was none, or if it may be one that was not counted."""

@@ -21,7 +21,6 @@ from typing import Any
 from tracehook.audit.called import Caller, Callers, Step
 from tracehook.audit.finding import Finding, named
 from tracehook.audit.flight_recorder import Dump, DumpError, Frame, Recorded, RecordedGroup, find_dumps, read_dump
-from tracehook.audit.waits import transfer_numbers
 from tracehook.log.calls import Call
 
 _LATE_NS = 2_000_000_000  # a last call is noted to a tenth of a second
@@ -132,7 +131,7 @@ def _transfers(
     """Take the sends to that peer, or the receives from it, only: those of a batch may be in another order."""
     part, wanted = process.parts[step.comm], step.call
     calls = [call for call in part.last_transfers if (call.root, call.operation) == (wanted.root, wanted.operation)]
-    before = transfer_numbers(process)[step.comm, wanted.operation, wanted.number]
+    before = process.transfer_numbers()[step.comm, wanted.operation, wanted.number]
     total = before + len(calls) - calls.index(wanted)
     other = job.members[step.comm].get(wanted.root)
     rank = other.process.rank if other is not None else None

@@ -53,7 +53,7 @@ class _Device:
 
     def __init__(self, process: Caller, comparable: Comparable, least: Mapping[str, int], stream: int = 0) -> None:
         self.process = process
-        self.numbers = transfer_numbers(process)  # of transfers, by communicator, kind, and number of the call
+        self.numbers = process.transfer_numbers()  # of transfers, by communicator, kind, and number of the call
         forgotten = list(_forgotten(process, comparable, least, self.numbers)) if not stream else []
         self.forgotten = {(step.comm, step.call.number) for step in forgotten if not step.is_transfer}
         steps = [step for step in process.in_order if step.stream == stream and step.call.what != READ]
@@ -151,20 +151,6 @@ def _first_transfers(calls: Calls) -> Iterator[tuple[str, int, int]]:
         kept = Counter(call.root for call in calls.last_transfers if call.operation == operation)
         for peer in calls.peers:
             yield operation, peer.rank, (peer.sent if operation == "send" else peer.received) - kept[peer.rank]
-
-
-def transfer_numbers(process: Caller) -> dict[tuple[str, str, int], int]:
-    """Return how many transfers of its kind, with its peer, came before each that is remembered."""
-    found: dict[tuple[str, str, int], int] = {}
-    for comm, calls in process.parts.items():
-        sends, receives = ("signal", "wait") if calls.is_of_peers else ("send", "recv")
-        made = {(sends, peer.rank): peer.sent for peer in calls.peers}
-        made |= {(receives, peer.rank): peer.received for peer in calls.peers}
-        for call in reversed(calls.last_transfers):
-            key = (call.operation, call.root)
-            made[key] = made.get(key, 0) - 1
-            found[comm, call.operation, call.number] = made[key]
-    return found
 
 
 class _Play:

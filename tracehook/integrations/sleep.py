@@ -12,7 +12,7 @@ from tracehook.symmetric_memory.state import Switch
 
 
 class Sleep:
-    """Pauses and resumes all groups of this process that have symmetric memory. All ranks do so at the same point."""
+    """Pauses and resumes all groups of this process that have windows. All ranks do so at the same point."""
 
     def __init__(self) -> None:
         self._is_paused = False

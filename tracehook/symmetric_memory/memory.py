@@ -224,8 +224,13 @@ class SymmetricMemory:
                 communicator.unpin()
 
     def used(self) -> list[GroupWindows]:
-        """Return all groups of this process that have symmetric memory."""
-        return [found for found in self._all() if found.is_in_use()]
+        """Return the groups that have windows, each once: these are alike on all ranks, because all made them."""
+        of_communicators: dict[int, GroupWindows] = {}
+        for found in self._all():
+            communicator = found.known
+            if communicator is not None and not communicator.dead and communicator.windows():
+                of_communicators.setdefault(communicator.id, found)
+        return list(of_communicators.values())
 
     def pause(self, chosen: Sequence[GroupWindows]) -> int:
         """See :func:`tracehook.pause`."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 STEPS = 7
 FAULTS = ("early", "leave", "skip", "receive", "swap", "stop", "spin", "forget")
+MORE_FAULTS = ("twice", "group", "peer", "part", "turn", "late", "step", "again", "fewer", "more")
 SHAPES = (  # stages, replicas, ranks of tensor parallelism
     *((1, 2, 1), (2, 1, 1), (1, 2, 2), (2, 2, 1), (2, 1, 2), (4, 1, 1), (1, 4, 1), (3, 2, 1)),
     *((2, 2, 2), (4, 2, 1), (4, 1, 2), (2, 4, 1), (1, 4, 2), (8, 1, 1)),
@@ -68,8 +69,8 @@ class _Style:
     makes: int  # in which step a group is made; -1: in none
 
 
-def draw(seed: int, most: int = 8) -> Program:
-    """Return the program of a seed, of at most that number of ranks."""
+def draw(seed: int, most: int = 8, faults: Sequence[str] = FAULTS) -> Program:
+    """Return the program of a seed, of at most that number of ranks, with one of these faults."""
     chance = random.Random(seed)
     shape = chance.choice([each for each in SHAPES if each[0] * each[1] * each[2] <= most])
     style = _Style(
@@ -83,14 +84,15 @@ def draw(seed: int, most: int = 8) -> Program:
         syncs=chance.choice(("often", "step", "step", "never", "first")),
         makes=chance.choice((-1, -1, 2, 4)),
     )
-    fault = FAULTS[seed % len(FAULTS)]
-    if fault == "forget":
+    fault = faults[seed % len(faults)]
+    is_about_making = fault in ("forget", "late")
+    if is_about_making:
         style.makes = chance.choice((2, 4))
     ranks = shape[0] * shape[1] * shape[2]
     steps = [[_step(style, rank, step) for step in range(STEPS)] for rank in range(ranks)]
     culprits = list(range(ranks))
     chance.shuffle(culprits)
-    when = style.makes if fault == "forget" else chance.choice((1, 3, 4, 5))
+    when = style.makes if is_about_making else chance.choice((1, 3, 4, 5))
     acts = [[act for step in steps[rank] for act in step] + [Act("sync")] for rank in range(ranks)]
     program = Program(seed, ranks, _groups(shape), acts)
     for culprit in culprits:
@@ -189,6 +191,7 @@ def _step(style: _Style, rank: int, step: int) -> list[Act]:
 # --- faults: each returns the acts of the rank that does wrong, or None if this rank cannot ---
 
 Change = Callable[[random.Random, list[list[Act]], int], "list[Act] | None"]
+Renew = Callable[[Act], "list[Act] | None"]
 
 
 def _joined(steps: list[list[Act]], when: int, changed: list[Act]) -> list[Act]:
@@ -250,6 +253,73 @@ def _ends(kind: str) -> Change:
     return ends
 
 
+def _replaced(chance: random.Random, steps: list[list[Act]], when: int, kinds: str, new: Renew) -> list[Act] | None:
+    """Put what `new` makes of it in the place of one call of these kinds, if it makes anything of one."""
+    step = list(steps[when])
+    found = [
+        (place, made) for place, act in enumerate(step) if act.kind in kinds.split() and (made := new(act)) is not None
+    ]
+    if not found:
+        return None
+    place, made = chance.choice(found)
+    step[place : place + 1] = made
+    return _joined(steps, when, step)
+
+
+def _twice(chance: random.Random, steps: list[list[Act]], when: int) -> list[Act] | None:
+    return _replaced(chance, steps, when, "all_reduce send recv batch", lambda act: [act, act])
+
+
+def _turn(chance: random.Random, steps: list[list[Act]], when: int) -> list[Act] | None:
+    other = {"send": "recv", "recv": "send"}
+    return _replaced(chance, steps, when, "send recv", lambda act: [act._replace(kind=other[act.kind])])
+
+
+def _part(chance: random.Random, steps: list[list[Act]], when: int) -> list[Act] | None:
+    return _replaced(
+        chance, steps, when, "batch", lambda act: [act._replace(inner=act.inner[chance.randrange(2) :][:1])]
+    )
+
+
+def _group(chance: random.Random, steps: list[list[Act]], when: int) -> list[Act] | None:
+    groups = sorted({act.group for step in steps for act in step if act.kind == "all_reduce"} - {"made"})
+
+    def elsewhere(act: Act) -> list[Act] | None:
+        others = [name for name in groups if name != act.group]
+        return [act._replace(group=chance.choice(others))] if others and act.group in groups else None
+
+    return _replaced(chance, steps, when, "all_reduce", elsewhere)
+
+
+def _peer(chance: random.Random, steps: list[list[Act]], when: int) -> list[Act] | None:
+    peers = sorted({each.peer for step in steps for act in step for each in (act, *act.inner)} - {-1})
+
+    def elsewhere(act: Act) -> list[Act] | None:
+        others = [peer for peer in peers if peer != act.peer]
+        return [act._replace(peer=chance.choice(others))] if others else None
+
+    return _replaced(chance, steps, when, "send recv", elsewhere)
+
+
+def _late(_: random.Random, steps: list[list[Act]], when: int) -> list[Act] | None:
+    made = [act for act in steps[when] if act.kind == "make" or act.group == "made"]
+    rest = [act for act in steps[when] if act not in made]
+    return [*_joined(steps[:when], when, []), *rest, *steps[when + 1], *made, *_joined(steps[when + 2 :], -1, [])]
+
+
+def _several(repeats: int, whole: bool) -> Change:
+    """Several calls in a row, or all of a step, are made so many times; but a group is made once."""
+
+    def several(chance: random.Random, steps: list[list[Act]], when: int) -> list[Act] | None:
+        step = steps[when]
+        first, last = sorted(chance.sample(range(len(step) + 1), 2)) if not whole else (0, len(step))
+        again = step[first:last]
+        makes = any(act.kind == "make" for act in again)
+        return None if makes else _joined(steps, when, step[:first] + again * repeats + step[last:])
+
+    return several
+
+
 def _forget(_: random.Random, steps: list[list[Act]], when: int) -> list[Act] | None:
     without = [act for act in steps[when] if act.kind != "make" and act.group != "made"]
     return _joined(steps, when, without) if len(without) < len(steps[when]) else None
@@ -264,4 +334,14 @@ _CHANGES: dict[str, Change] = {
     "stop": _ends("stop"),
     "spin": _ends("spin"),
     "forget": _forget,
+    "twice": _twice,
+    "group": _group,
+    "peer": _peer,
+    "part": _part,
+    "turn": _turn,
+    "late": _late,
+    "step": _several(0, whole=True),
+    "again": _several(2, whole=True),
+    "fewer": _several(0, whole=False),
+    "more": _several(2, whole=False),
 }

@@ -7,22 +7,26 @@ import os
 from collections import Counter
 
 import pytest
-from support.faulty import draw
+from support.faulty import FAULTS, MORE_FAULTS, draw
 from support.played import Played
 
 from tracehook.audit import blame
 
 SEEDS = int(os.environ.get("FAULTY", "300"))
 FIRST = int(os.environ.get("FAULTY_FROM", "0"))
-LEAST_NAMED = {128: 0.92, 1000: 0.92}  # of all, by the number of sends and receives that a log has
-LEAST_NAMED_OF_LARGER = 0.975  # of those of three ranks or more, if the log has all calls
+LEAST_NAMED = {FAULTS: 0.92, MORE_FAULTS: 0.86}  # of all
+LEAST_NAMED_OF_LARGER = {FAULTS: 0.975, MORE_FAULTS: 0.9}  # of those of three ranks or more, if the log has all calls
 
 
-def verdict(seed: int, transfers: int) -> str:
+# Who comes to its end a step early looks like one that computes: of two ranks nothing tells which of them is wrong.
+LIKE_AN_END = ("step", "again", "more")
+
+
+def verdict(seed: int, faults: tuple[str, ...], transfers: int) -> str:
     """Return what the first finding says: the right rank, an innocent one, that it cannot tell, or nothing."""
-    program = draw(seed)
+    program = draw(seed, faults=faults)
     played = Played(program)
-    if program.culprit < 0 or not played.stands:
+    if program.culprit < 0 or not played.stands or (program.ranks == 2 and program.fault in LIKE_AN_END):
         return "no hang"
     found = sorted(blame.findings(played.job(transfers)), key=lambda finding: finding.ns or 0)
     if not found:
@@ -36,14 +40,19 @@ def verdict(seed: int, transfers: int) -> str:
     return "right" if found[0].ranks[0] == program.culprit else f"innocent {found[0].ranks[0]}, {program.told}"
 
 
-@pytest.mark.parametrize("transfers", LEAST_NAMED)
-def test_no_innocent_rank_is_named_first(transfers: int) -> None:
-    """Where calls cannot tell who is wrong, all who may be are named; where the log forgot them, nobody is."""
-    said = Counter(verdict(seed, transfers) for seed in range(FIRST, FIRST + SEEDS))
+@pytest.mark.parametrize(
+    ("faults", "transfers"), [(FAULTS, 128), (FAULTS, 1000), (MORE_FAULTS, 1000)], ids=["forgets", "all", "more"]
+)
+def test_no_innocent_rank_is_named_first(faults: tuple[str, ...], transfers: int) -> None:
+    """Where calls cannot tell who is wrong, all who may be are named; where the log forgot them, nobody is.
+
+    `transfers`: the number of sends and receives that a log has.
+    """
+    said = Counter(verdict(seed, faults, transfers) for seed in range(FIRST, FIRST + SEEDS))
     hangs = said.total() - said["no hang"]
     assert not [told for told in said if told.startswith(("innocent", "cannot tell"))], said
-    assert said["right"] >= LEAST_NAMED[transfers] * hangs, said
+    assert said["right"] >= LEAST_NAMED[faults] * hangs, said
     assert said["nothing"] <= 0.01 * hangs, said
     if transfers > 128:
         assert said["forgotten"] + said["nothing"] == 0, said
-        assert said["right"] >= LEAST_NAMED_OF_LARGER * (said["right"] + said["undecidable"]), said
+        assert said["right"] >= LEAST_NAMED_OF_LARGER[faults] * (said["right"] + said["undecidable"]), said

@@ -26,7 +26,7 @@ from tracehook.audit.programs import by_number, culprits, is_behind
 from tracehook.audit.semaphores import named
 from tracehook.audit.waits import Wait, by_process, given_up, waits
 from tracehook.log.calls import Call
-from tracehook.log.text import in_bytes
+from tracehook.log.text import in_bytes, ordinal
 
 # Severity, sentence, advice and divergence of each, as the files of rules/ have them.
 RULES = {
@@ -129,7 +129,7 @@ def _differences(job: Callers, waiting: Mapping[int, Sequence[Wait]]) -> list[Fi
         out.append(
             _finding(
                 "calls-differ",
-                f"{job.group(comm)}: the ranks made different calls, first the {_ordinal(number + 1)}: {about}",
+                f"{job.group(comm)}: the ranks made different calls, first the {ordinal(number + 1)}: {about}",
                 [members[place].process for place in order] or [member.process for member in members.values()],
                 comm,
                 _before_ends([member.process for member in members.values()]),
@@ -262,10 +262,20 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
         elif len(suspects) == 1 and _is_too_far_apart(suspects[0], its, waiting):
             out.append(_too_far_apart(job, suspects[0], its))
         elif len(suspects) == 1:
-            out.append(_told_missing(job, suspects[0], its, waiting.get(suspects[0].number)))
+            told = _told_missing(job, suspects[0], its, waiting.get(suspects[0].number))
+            if _is_one_of_many(job, suspects[0], waiting):
+                doubt = f"{told.message}; most ranks wait nowhere, and {UNDECIDED}"
+                told = replace(told, message=doubt, advice=_COMPARE)
+            out.append(told)
         else:
             out.append(_told_circle(job, suspects, waiting))
     return out
+
+
+def _is_one_of_many(job: Callers, idle: Caller, waiting: Mapping[int, Sequence[Wait]]) -> bool:
+    """Whether it stands nowhere, as most ranks do: they may be at the end of a program that the few go on with."""
+    nowhere = [each for each in job.processes if each.number not in waiting and not each.ended and not each.how]
+    return idle in nowhere and len(nowhere) > max(1, len(waiting))
 
 
 def _those_of_few(waited: Sequence[Wait]) -> list[list[Wait]]:
@@ -285,7 +295,7 @@ def _those_of_few(waited: Sequence[Wait]) -> list[list[Wait]]:
 
 def _told_few(job: Callers, its: Sequence[Wait]) -> Finding:
     first, few = its[0], [wait.process for wait in its]
-    what = f"{_ordinal(first.number + 1)} call, {job.described(first.comm, first.step.call)}"
+    what = f"{ordinal(first.number + 1)} call, {job.described(first.comm, first.step.call)}"
     message = (
         f"{job.group(first.comm)}: {named(few)} {'waits' if len(few) == 1 else 'wait'} in the {what}"
         f"{_since(first.process)}; {named(first.missing)}, which are more, made {first.made} {_kind(first)} and ended "
@@ -379,7 +389,7 @@ def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], waits_of_i
     else:
         what = f"{job.described(first.comm, first.step.call)} ({in_bytes(first.step.call.nbytes)})"
         told = f"{culprit.name} came to {first.made} {_kind(first)}, {named(ranks)} {wait} in the "
-        told += f"{_ordinal(first.number + 1)}, {what}"
+        told += f"{ordinal(first.number + 1)}, {what}"
     message = (
         f"{job.group(first.comm)}: {told}{first.comm and _since(first.process)}; {_doing(job, culprit, own, first)}"
     )
@@ -421,7 +431,7 @@ def _doing(job: Callers, culprit: Caller, own: Wait | None, other: Wait) -> str:
             "the program gave to the device before does not end"
         )
     last = culprit.last_step
-    after = f" after its {_ordinal(last.call.number + 1)} call of {job.group(last.comm)}" if last else ""
+    after = f" after its {ordinal(last.call.number + 1)} call of {job.group(last.comm)}" if last else ""
     said = culprit.last_said(other.comm, other.process.moved_ns)
     does = OUTSIDE
     others_ns = max((other.ended_ns or 0 for other in job.processes), default=0)
@@ -464,7 +474,7 @@ def _told(job: Callers, step: Step) -> str:
         )
     if step.kind == MADE:
         return f"making of a communicator by NCCL, for {job.group(step.comm)}"
-    return f"{_ordinal(step.call.number + 1)} call of {job.group(step.comm)}, {job.described(step.comm, step.call)}"
+    return f"{ordinal(step.call.number + 1)} call of {job.group(step.comm)}, {job.described(step.comm, step.call)}"
 
 
 def _finding(
@@ -480,11 +490,6 @@ def _finding(
     first = processes[0].number if processes else None
     calls = tuple((process.number, call.order) for process, call in steps if call and call.is_of_nccl)
     return Finding(rule, severity, message, ranks, comm, first, ns, None, advice, divergence, calls)
-
-
-def _ordinal(number: int) -> str:
-    ending = "th" if 10 < number % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")  # codespell:ignore
-    return f"{number}{ending}"
 
 
 def _signal_name(number: int) -> str:

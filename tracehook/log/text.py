@@ -63,6 +63,12 @@ def plural(count: int, noun: str) -> str:
     return noun if count == 1 else f"{noun}{'es' if noun.endswith('s') else 's'}"
 
 
+def ordinal(number: int) -> str:
+    """Return such as ``12th``."""
+    ending = "th" if 10 < number % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")  # codespell:ignore
+    return f"{number}{ending}"
+
+
 def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Return whole numbers as ranges, each with its first and its last number."""
     ranges: list[tuple[int, int]] = []

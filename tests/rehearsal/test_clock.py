@@ -27,7 +27,7 @@ def test_a_clock_that_jumps_on_one_host_is_named_and_changes_no_time(step: int, 
     """The ranks that wait, who is to blame, and since when, are told as ever."""
     log = tmp_path / "log"
     env = {"LD_PRELOAD": str(shim), "TEST_CLOCK": str(tmp_path / "clock")}
-    run = rehearse_until(3, "clock_jumps.py", str(step), ranks=2, log=log, env=env, cold=True, timeout=90)
+    run = rehearse_until(6, "clock_jumps.py", str(step), ranks=2, log=log, env=env, cold=True, timeout=90)
     text, findings = audit(log)
     rows = [row for row in json.loads(findings) if row[0] != "ended-by-others"]
     assert sorted((rule, severity, ranks[0]) for rule, severity, ranks, _ in rows) == [

@@ -313,11 +313,22 @@ def test_who_waits_in_an_agreement_waits_for_those_of_the_communicator_who_do_no
     assert told in "".join(finding.message for finding in blame.findings(made))
 
 
+def test_where_most_ranks_wait_nowhere_one_finding_names_both_sides():
+    """They may be at the end of a program with which one rank goes on, or all may compute."""
+    made = job(5, {"world": [[0, 1, 2, 3, 4]]}, lambda rank: ["world"] * (3 + (rank == 2)))
+    (finding,) = blame.findings(made)
+    assert finding.ranks == (0, 1, 3, 4, 2)
+    assert "rank 2 waits for ranks 0, 1, 3 and 4 in the 4th call of communicator world0" in finding.message
+    assert "cannot tell which of them is wrong" in finding.message
+
+
 def test_a_rank_whose_calls_were_not_all_counted_may_wait_in_nccl():
     """It is in a barrier, which may be one of a communicator that nobody counted."""
     made = in_group_calls(job(3, {"world": [[0, 1, 2]]}, lambda rank: ["world"] * (3 + (rank == 2))), {0: "barrier"})
     made.processes[0].uncounted = 1
-    assert {finding.ranks[0] for finding in blame.findings(made)} == {0, 1}
+    (finding,) = blame.findings(made)
+    assert finding.ranks == (0, 1, 2)
+    assert "cannot tell which of them is wrong" in finding.message
 
 
 def test_a_server_that_waits_for_work_without_nccl_hangs_for_nobody():

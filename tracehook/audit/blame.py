@@ -229,6 +229,7 @@ def _stood_still(process: Caller, end_ns: int) -> float:
 def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> list[Finding]:
     """Return who is at the end of the chains of ranks that wait."""
     waiting = by_process(waited)
+    many = _many_nowhere(job, waiting)
     waited_for: dict[int, list[Wait]] = defaultdict(list)
     for wait in waited:
         for missing in wait.missing:
@@ -255,27 +256,25 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
         if _had_just_begun(its, failed_ns):
             continue
         is_one_of_some = len(suspects) == 1 and its and all(wait.some for wait in its)
-        idle = [each for each in its[0].missing if each.number not in waiting] if is_one_of_some else []
-        if len(idle) > 1:
+        is_one_of_many = suspects[0].number in many
+        may_be = its[0].missing if is_one_of_some or is_one_of_many else ()
+        idle = [each for each in may_be if each.number in many or (is_one_of_some and each.number not in waiting)]
+        if len(idle) > 1 or is_one_of_many:
             done |= {each.number for each in idle}
             out.append(_told_some(job, idle, its))
         elif len(suspects) == 1 and _is_too_far_apart(suspects[0], its, waiting):
             out.append(_too_far_apart(job, suspects[0], its))
         elif len(suspects) == 1:
-            told = _told_missing(job, suspects[0], its, waiting.get(suspects[0].number))
-            if _is_one_of_many(job, suspects[0], waiting):
-                doubt = f"{told.message}; most ranks wait nowhere, and {UNDECIDED}"
-                told = replace(told, message=doubt, advice=_COMPARE)
-            out.append(told)
+            out.append(_told_missing(job, suspects[0], its, waiting.get(suspects[0].number)))
         else:
             out.append(_told_circle(job, suspects, waiting))
     return out
 
 
-def _is_one_of_many(job: Callers, idle: Caller, waiting: Mapping[int, Sequence[Wait]]) -> bool:
-    """Whether it stands nowhere, as most ranks do: they may be at the end of a program that the few go on with."""
-    nowhere = [each for each in job.processes if each.number not in waiting and not each.ended and not each.how]
-    return idle in nowhere and len(nowhere) > max(1, len(waiting))
+def _many_nowhere(job: Callers, waiting: Mapping[int, Sequence[Wait]]) -> set[int]:
+    """Return who waits nowhere, if most ranks do: they may be at the end of a program that the few go on with."""
+    found = {each.number for each in job.processes if each.number not in waiting and not each.ended and not each.how}
+    return found if len(found) > max(1, len(waiting)) else set()
 
 
 def _those_of_few(waited: Sequence[Wait]) -> list[list[Wait]]:
@@ -359,11 +358,12 @@ def _told_circle(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, S
 
 
 def _told_some(job: Callers, idle: Sequence[Caller], its: Sequence[Wait]) -> Finding:
-    """Name every rank that may have to come to where a communicator is made, and waits nowhere."""
+    """Name every rank that may have to come to that call, and waits nowhere, and those who wait there."""
     first, ranks = its[0], sorted({wait.process for wait in its}, key=lambda each: each.rank or 0)
+    where = "making of a communicator" if first.step.kind == MADE else _told(job, first.step)
     message = (
         f"{job.group(first.comm)}: {named(ranks)} {'waits' if len(ranks) == 1 else 'wait'} for {_whom(first)} in the "
-        f"making of a communicator{_since(first.process)}; {named(idle)} made no other call, and {UNDECIDED}"
+        f"{where}{_since(first.process)}; {named(idle)} made no other call, and {UNDECIDED}"
     )
     steps = [(wait.process, wait.step.call) for wait in its]
     found = _finding("rank-missing", message, [*idle, *ranks], first.comm, first.process.moved_ns, steps)

@@ -359,13 +359,15 @@ def _is_over(wait: Wait, without: Caller) -> bool:
 
 
 def _in_agreements(job: Callers, processes: Iterable[Caller], without: Caller | None = None) -> Iterator[Wait]:
-    """Yield who waits in an agreement, for those of the communicator who are in none."""
+    """Yield who waits in an agreement, for those of the communicator who are in none: all for the same tuple."""
+    absent: dict[str, tuple[Caller, ...]] = {}
     for process in processes:
         for comm in sorted(process.agreeing & job.members.keys()):
-            members = (member.process for _, member in sorted(job.members[comm].items()))
-            missing = tuple(each for each in members if comm not in each.agreeing and each is not without)
-            if missing:
-                yield Wait(process, comm, _on_host(process, _AGREEMENT, comm), 0, missing, 0, True)
+            if comm not in absent:
+                members = (member.process for _, member in sorted(job.members[comm].items()))
+                absent[comm] = tuple(each for each in members if comm not in each.agreeing and each is not without)
+            if absent[comm]:
+                yield Wait(process, comm, _on_host(process, _AGREEMENT, comm), 0, absent[comm], 0, True)
 
 
 def _on_host(process: Caller, function: str, comm: str = "") -> Step:

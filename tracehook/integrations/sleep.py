@@ -38,8 +38,8 @@ class Sleep:
         """
         memory = Switch.memory
         if memory is not None and self._is_paused:
-            self._is_paused = False
             memory.resume(memory.used())
+            self._is_paused = False
 
 
 def follow(module: ModuleType, sleep: str, wake: str, is_asleep: Callable[[Any], bool] = lambda _: True) -> None:

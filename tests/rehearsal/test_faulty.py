@@ -1,6 +1,6 @@
 """Random programs of several parallelisms in which one rank does wrong, rehearsed: whom the audit names.
 
-FAULTY_RUNS is the number of seeds, FAULTY_FROM the first one. ``unit/test_faulty_programs.py`` plays very many.
+FAULTY_RUNS is the number of seeds, FAULTY_FROM the first one, FAULTY_KINDS=more for the other faults. ``unit/test_faulty_programs.py`` plays very many.
 """
 
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from audit.goldens import audit
-from support.faulty import draw
+from support.faulty import FAULTS, MORE_FAULTS, draw
 from support.played import Played
 from support.rehearsal import rehearse, rehearse_until
 
@@ -17,22 +17,27 @@ MOST = 4  # ranks
 RULES = ("rank-missing", "calls-differ")
 SEEDS = int(os.environ.get("FAULTY_RUNS", "0"))
 FIRST = int(os.environ.get("FAULTY_FROM", "0"))
-# A rank branches early; skips a call; spins; forgets a group; ends its loop.
-CHOSEN = (8, 10, 6, 7, 17)
+KINDS = os.environ.get("FAULTY_KINDS", "")
+# A rank branches early; skips a call; spins; forgets a group; ends its loop; its device does not go on.
+CHOSEN = (("", 8), ("", 10), ("", 6), ("", 7), ("", 17), ("more", 10))
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS) if SEEDS else CHOSEN)
-def test_the_rank_that_does_wrong_is_named(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kinds", "seed"), [(KINDS, seed) for seed in range(FIRST, FIRST + SEEDS)] if SEEDS else CHOSEN
+)
+def test_the_rank_that_does_wrong_is_named(kinds: str, seed: int, tmp_path: Path) -> None:
     """Or the calls cannot tell who it is, and the audit says so."""
-    program = draw(seed, MOST)
+    program = draw(seed, MOST, MORE_FAULTS if kinds else FAULTS)
     if program.culprit < 0 or not Played(program).stands:
         return  # the fault does no harm
-    run = rehearse_until(6, "faulty_run.py", str(seed), str(MOST), ranks=program.ranks, log=tmp_path, timeout=100)
+    run = rehearse_until(
+        6, "faulty_run.py", str(seed), str(MOST), *kinds.split(), ranks=program.ranks, log=tmp_path, timeout=100
+    )
     text, told = audit(tmp_path)
     found = json.loads(told)
     last = text.splitlines()[-2]
-    if seed in CHOSEN or (found[0][0] in RULES and "cannot tell" not in last):
+    if not SEEDS or (found[0][0] in RULES and "cannot tell" not in last):
         assert found[0][0] in RULES
         assert found[0][2][0] == program.culprit, (program.told, text, run.output)
         assert "cannot tell" not in last

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 STEPS = 7
 FAULTS = ("early", "leave", "skip", "receive", "swap", "stop", "spin", "forget")
-MORE_FAULTS = ("twice", "group", "peer", "part", "turn", "late", "step", "again", "fewer", "more")
+MORE_FAULTS = (*("twice", "group", "peer", "part", "turn", "late", "step", "again", "fewer", "more", "kernel", "exit"),)
 SHAPES = (  # stages, replicas, ranks of tensor parallelism
     *((1, 2, 1), (2, 1, 1), (1, 2, 2), (2, 2, 1), (2, 1, 2), (4, 1, 1), (1, 4, 1), (3, 2, 1)),
     *((2, 2, 2), (4, 2, 1), (4, 1, 2), (2, 4, 1), (1, 4, 2), (8, 1, 1)),
@@ -25,8 +25,8 @@ class Act(NamedTuple):
     """One thing that a rank does.
 
     ``all_reduce`` of a group, ``send`` and ``recv`` with a rank, ``batch`` of such, ``sync``: the host waits for the
-    device; ``after``: a stream waits for what another one has to do by now; ``make`` a group of all ranks; ``spin``,
-    ``stop``: no act follows.
+    device; ``after``: a stream waits for what another one has to do by now; ``make`` a group of all ranks; ``kernel``:
+    the device begins one that does not end; ``spin``, ``stop``, ``exit``: no act follows.
     """
 
     kind: str
@@ -253,6 +253,11 @@ def _ends(kind: str) -> Change:
     return ends
 
 
+def _kernel(chance: random.Random, steps: list[list[Act]], when: int) -> list[Act] | None:
+    place = _place(chance, steps[when])
+    return _joined(steps, when, [*steps[when][:place], Act("kernel"), *steps[when][place:]])
+
+
 def _replaced(chance: random.Random, steps: list[list[Act]], when: int, kinds: str, new: Renew) -> list[Act] | None:
     """Put what `new` makes of it in the place of one call of these kinds, if it makes anything of one."""
     step = list(steps[when])
@@ -344,4 +349,6 @@ _CHANGES: dict[str, Change] = {
     "again": _several(2, whole=True),
     "fewer": _several(0, whole=False),
     "more": _several(2, whole=False),
+    "kernel": _kernel,
+    "exit": _ends("exit"),
 }

@@ -11,6 +11,8 @@ from tracehook.audit.called import Caller, Callers
 from tracehook.log.calls import Call, Calls, Making, Partner
 
 SECOND = 10**9
+_KEPT_MARKS = 64  # kKept in nccl/marks.cpp
+_LAST = ("spin", "stop", "exit")
 _WHAT = {"all_reduce": 7 << 8, "send": 131 | 7 << 8, "recv": 132 | 7 << 8}
 
 
@@ -35,7 +37,7 @@ class Played:
         ranks = range(program.ranks)
         self._left = [deque(acts) for acts in program.acts]
         self._streams: list[dict[str, deque[_Work]]] = [defaultdict(deque) for _ in ranks]
-        self.posted: list[list[tuple[str, Act, int]]] = [[] for _ in ranks]  # group, act, batch
+        self.posted: list[list[tuple[str, Act, int, _Work]]] = [[] for _ in ranks]  # group, act, batch
         self._made = [0] * program.ranks
         self.making: list[bool] = [False] * program.ranks
         self._counts: list[dict[object, int]] = [defaultdict(int) for _ in ranks]
@@ -49,7 +51,7 @@ class Played:
         moved = False
         while self._left[rank]:
             act = self._left[rank][0]
-            if act.kind in ("spin", "stop"):
+            if act.kind in _LAST:
                 return moved
             if act.kind == "sync":
                 if any(self._streams[rank].values()):
@@ -65,6 +67,8 @@ class Played:
             elif act.kind == "after":
                 waited = list(self._streams[rank][act.group])
                 self._streams[rank][act.stream].append(_Work(rank, "after", waits_for=waited))
+            elif act.kind == "kernel":
+                self._streams[rank][act.stream].append(_Work(rank, "kernel"))
             else:
                 self._post(rank, act)
             self._left[rank].popleft()
@@ -78,14 +82,13 @@ class Played:
     def _post(self, rank: int, act: Act) -> None:
         inner = act.inner or (act,)
         batch = self._numbered(rank, "batch") if act.kind == "batch" else 0
-        for each in inner:
-            self.posted[rank].append((each.group, each, batch))
         if act.kind == "all_reduce":
             key = (self._comm(rank, act.group), self._numbered(rank, act.group))
             work = _Work(rank, "all_reduce", key)
         else:
             parts = [(e.kind, e.peer, e.group, self._numbered(rank, e.kind, e.peer, e.group)) for e in inner]
             work = _Work(rank, "batch", parts=parts)
+        self.posted[rank] += [(each.group, each, batch, work) for each in inner]
         self._streams[rank][act.stream].append(work)
 
     def _comm(self, rank: int, group: str) -> str:
@@ -119,6 +122,8 @@ class Played:
             for head in heads:
                 head.done = True
             return True
+        if work.kind == "kernel":
+            return False
         # All transfers of a batch make progress together; each part is done when both halves are at a head.
         for part in list(work.parts):
             kind, peer, group, number = part
@@ -146,8 +151,10 @@ class Played:
         for role, name in enumerate(names, start=1):
             members = list(range(self.program.ranks)) if name == "made" else self.program.members(name, rank)
             parts[self._comm(rank, name)] = self._calls(rank, name, role, members)
+        ended = bool(self._left[rank]) and self._left[rank][0].kind == "exit"
         return Caller(
-            number=rank, rank=rank, pid=1000 + rank, ended=False, how=None, exception=None, signal=15, sender=1,
+            number=rank, rank=rank, pid=1000 + rank, ended=ended, how="exit" if ended else None, exception=None,
+            signal=None if ended else 15, sender=None if ended else 1,
             making=self._making(rank), ended_ns=10 * SECOND, last_event="register.local", shift_ns=0, parts=parts,
         )  # fmt: skip
 
@@ -164,17 +171,18 @@ class Played:
         passed: list[Call] = []
         peers: dict[int, list[int]] = defaultdict(lambda: [0, 0])
         digest = 0
-        for order, (group, act, batch) in enumerate(self.posted[rank], start=1):
+        ahead = self._ahead(rank)
+        for order, (group, act, batch, _) in enumerate(self.posted[rank], start=1):
             if self._comm(rank, group) != comm:
                 continue
             what = _WHAT[act.kind]
             if act.kind == "all_reduce":
                 digest = hash((digest, act.size))
-                made.append(Call(len(made), what, act.size, -1, order, digest, *self._place(batch)))
+                made.append(Call(len(made), what, act.size, -1, order, digest, batch << 8 | ahead[order - 1]))
             else:
                 peer = members.index(act.peer)
                 peers[peer][act.kind == "recv"] += 1
-                passed.append(Call(len(passed), what, act.size, peer, order, 0, *self._place(batch)))
+                passed.append(Call(len(passed), what, act.size, peer, order, 0, batch << 8 | ahead[order - 1]))
         return Calls(
             comm=comm, comm_id=role, rank=members.index(rank), size=len(members), adopted=False, aborted=False,
             ended=False, collectives=len(made), collectives_returned=len(made), transfers=len(passed),
@@ -183,6 +191,10 @@ class Played:
             last_transfers=tuple(passed[-self._kept :]),
         )  # fmt: skip
 
-    @staticmethod
-    def _place(batch: int) -> tuple[int, ...]:
-        return (1 | batch << 8,)
+    def _ahead(self, rank: int) -> list[int]:
+        """Return what `place` of each call says: known (1), and not come to (2), or long ago (4): nccl/marks.h."""
+        behind = {id(work) for queue in self._streams[rank].values() for work in list(queue)[1:]}
+        not_come_to = [id(work) in behind for *_, work in self.posted[rank]]
+        first = max(0, len(not_come_to) - _KEPT_MARKS)
+        said = 4 if first and not_come_to[first] else 2
+        return [1 | said * (place >= first and is_behind) for place, is_behind in enumerate(not_come_to)]

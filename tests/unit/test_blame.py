@@ -105,11 +105,13 @@ def test_of_a_thousand_ranks_the_one_that_skipped_a_call_is_named():
     assert "rank 5 came to 143 calls, ranks 0, 1, 2, 3, 4, 6 and 7 wait in the 144th" in finding.message
 
 
-def ahead(made: Callers, rank: int, since: int) -> None:
+def ahead(made: Callers, rank: int, since: int, said: int = 2) -> None:
     """Let the device of a rank not have come to its calls from a place in its order on."""
     process = made.processes[rank]
     process.parts = {
-        comm: calls._replace(last=tuple(call._replace(place=3 if call.order >= since else 1) for call in calls.last))
+        comm: calls._replace(
+            last=tuple(call._replace(place=1 | said if call.order >= since else 1) for call in calls.last)
+        )
         for comm, calls in process.parts.items()
     }
 
@@ -123,6 +125,19 @@ def test_a_rank_whose_device_stands_still_is_named():
     assert finding.ranks == (2, 0, 1, 3)
     assert "rank 2 made its 1st call of communicator world0" in finding.message
     assert "but its device has not come to it" in finding.message
+
+
+def test_a_device_that_stands_before_more_calls_than_have_marks_may_be_that_of_another_rank():
+    """Rank 1's device runs a kernel without end before its second call, and 72 calls are behind it."""
+    groups = {"left": [[0, 1], [2]], "right": [[1, 2], [0]]}
+    calls = {0: ["left"] * 70, 1: ["right", *["left"] * 70, "right", "right"], 2: ["right"] * 3}
+    made = job(3, groups, calls.__getitem__)
+    ahead(made, 2, 3)
+    ahead(made, 1, 10, said=4)
+    (finding,) = blame.findings(Callers(made.processes, {}))
+    assert finding.ranks == (2, 1)
+    assert "nobody knows where the device of rank 1 stands, many calls behind" in finding.message
+    assert "cannot tell which of them is wrong" in finding.message
 
 
 def test_a_device_of_which_nothing_newer_is_known_stands_nowhere():

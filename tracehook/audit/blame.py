@@ -19,12 +19,13 @@ from dataclasses import replace
 from itertools import groupby
 
 from tracehook.audit import semaphores
-from tracehook.audit.called import COLLECTIVE, HOST, MADE, Caller, Callers, Member, Step
+from tracehook.audit.called import COLLECTIVE, HOST, MADE, Caller, Callers, Member, Wait, by_process
 from tracehook.audit.chains import ends
 from tracehook.audit.finding import OUTSIDE, UNDECIDED, Finding
 from tracehook.audit.programs import by_number, culprits, is_behind
 from tracehook.audit.semaphores import named
-from tracehook.audit.waits import Wait, by_process, given_up, waits
+from tracehook.audit.waits import given_up, waits
+from tracehook.audit.words import kind, since, told_call, told_wait, whom
 from tracehook.log.calls import Call
 from tracehook.log.text import in_bytes, ordinal
 
@@ -74,7 +75,7 @@ def with_last_call(job: Callers, found: Sequence[Finding]) -> list[Finding]:
     step = process.last_step if process is not None else None
     if process is None or step is None:
         return list(found)
-    message = f"{alone[0].message}; its last call was the {_told(job, step)}"
+    message = f"{alone[0].message}; its last call was the {told_call(job, step)}"
     told = replace(alone[0], message=message, comm=step.comm, calls=((process.number, step.call.order),))
     return [told if finding is alone[0] else finding for finding in found]
 
@@ -192,7 +193,7 @@ def _failures(job: Callers) -> list[Finding]:
 
 def _told_failure(job: Callers, process: Caller) -> Finding:
     last = process.last_step
-    after = f", after its {_told(job, last)}" if last else ""
+    after = f", after its {told_call(job, last)}" if last else ""
     if process.uncounted:
         after = f"; {_last_is_unknown(process)}"
     message = f"{process.name} {_failure_of(process, job)}{after}"
@@ -265,7 +266,8 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
         elif len(suspects) == 1 and _is_too_far_apart(suspects[0], its, waiting):
             out.append(_too_far_apart(job, suspects[0], its))
         elif len(suspects) == 1:
-            out.append(_told_missing(job, suspects[0], its, waiting.get(suspects[0].number)))
+            told = _told_missing(job, suspects[0], its, waiting.get(suspects[0].number))
+            out.append(_doubted(told, _behind(job, suspects[0])))
         else:
             out.append(_told_circle(job, suspects, waiting))
     return out
@@ -273,7 +275,8 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
 
 def _many_nowhere(job: Callers, waiting: Mapping[int, Sequence[Wait]]) -> set[int]:
     """Return who waits nowhere, if most ranks do: they may be at the end of a program that the few go on with."""
-    found = {each.number for each in job.processes if each.number not in waiting and not each.ended and not each.how}
+    stand = waiting.keys() | (job.standing or set())
+    found = {each.number for each in job.processes if each.number not in stand and not each.ended and not each.how}
     return found if len(found) > max(1, len(waiting)) else set()
 
 
@@ -297,7 +300,7 @@ def _told_few(job: Callers, its: Sequence[Wait]) -> Finding:
     what = f"{ordinal(first.number + 1)} call, {job.described(first.comm, first.step.call)}"
     message = (
         f"{job.group(first.comm)}: {named(few)} {'waits' if len(few) == 1 else 'wait'} in the {what}"
-        f"{_since(first.process)}; {named(first.missing)}, which are more, made {first.made} {_kind(first)} and ended "
+        f"{since(first.process)}; {named(first.missing)}, which are more, made {first.made} {kind(first)} and ended "
         "in order"
     )
     steps = [(wait.process, wait.step.call) for wait in its]
@@ -321,11 +324,29 @@ def _too_far_apart(job: Callers, slow: Caller, its: Sequence[Wait]) -> Finding:
     """Tell that nobody who remembers the calls to which this rank came waits for it: it may wait in one of them."""
     ahead = sorted({wait.process for wait in its}, key=lambda each: each.rank or 0)
     message = (
-        f"{job.group(its[0].comm)}: {slow.name} came to {its[0].made} {_kind(its[0])}, and {named(ahead)}, which went "
+        f"{job.group(its[0].comm)}: {slow.name} came to {its[0].made} {kind(its[0])}, and {named(ahead)}, which went "
         f"on, no longer {'remembers' if len(ahead) == 1 else 'remember'} the calls since: the logs cannot tell who "
-        f"waits for whom{_since(slow)}"
+        f"waits for whom{since(slow)}"
     )
     return _finding("rank-missing", message, [], its[0].comm, slow.moved_ns)
+
+
+def _behind(job: Callers, suspect: Caller) -> list[Caller]:
+    """Return of whose devices nobody knows where they stand, if the suspect may wait for one of them."""
+    others = [each for each in job.processes if each is not suspect]
+    behind = [each for each in others if each.is_far_behind]
+    return behind if suspect.number in (job.standing or ()) or len(behind) == len(others) else []
+
+
+def _doubted(found: Finding, far_behind: Sequence[Caller]) -> Finding:
+    """Name those, too, of whose devices nobody knows where they stand: the one that was found may wait for them."""
+    if not far_behind:
+        return found
+    whose = f"{'device' if len(far_behind) == 1 else 'devices'} of {named(far_behind)}"
+    stand = "stands" if len(far_behind) == 1 else "stand"
+    message = f"{found.message}; nobody knows where the {whose} {stand}, many calls behind, and {UNDECIDED}"
+    ranks = dict.fromkeys((*found.ranks, *(each.rank for each in far_behind if each.rank is not None)))
+    return replace(found, message=message, ranks=tuple(ranks), advice=_COMPARE)
 
 
 def _had_just_begun(its: Sequence[Wait], failed_ns: int | None) -> bool:
@@ -343,7 +364,7 @@ def _is_moment(process: Caller, failed_ns: int | None) -> bool:
 def _told_circle(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]]) -> Finding:
     """Name every rank of a circle: any of them may have made a wrong call."""
     waits_ = [wait for process in circle for wait in waiting[process.number]]
-    told = "; ".join(_told_wait(job, wait) for wait in waits_[:_MOST_TOLD])
+    told = "; ".join(told_wait(job, wait) for wait in waits_[:_MOST_TOLD])
     more = f"; and {len(waits_) - _MOST_TOLD} more wait" if len(waits_) > _MOST_TOLD else ""
     message = f"{named(circle)} wait for each other, and {UNDECIDED}: {told}{more}"
     if semaphores.are_all(waits_):
@@ -360,10 +381,10 @@ def _told_circle(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, S
 def _told_some(job: Callers, idle: Sequence[Caller], its: Sequence[Wait]) -> Finding:
     """Name every rank that may have to come to that call, and waits nowhere, and those who wait there."""
     first, ranks = its[0], sorted({wait.process for wait in its}, key=lambda each: each.rank or 0)
-    where = "making of a communicator" if first.step.kind == MADE else _told(job, first.step)
+    where = "making of a communicator" if first.step.kind == MADE else told_call(job, first.step)
     message = (
-        f"{job.group(first.comm)}: {named(ranks)} {'waits' if len(ranks) == 1 else 'wait'} for {_whom(first)} in the "
-        f"{where}{_since(first.process)}; {named(idle)} made no other call, and {UNDECIDED}"
+        f"{job.group(first.comm)}: {named(ranks)} {'waits' if len(ranks) == 1 else 'wait'} for {whom(first)} in the "
+        f"{where}{since(first.process)}; {named(idle)} made no other call, and {UNDECIDED}"
     )
     steps = [(wait.process, wait.step.call) for wait in its]
     found = _finding("rank-missing", message, [*idle, *ranks], first.comm, first.process.moved_ns, steps)
@@ -388,10 +409,10 @@ def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], waits_of_i
         told = f"{named(ranks)} {wait} in {where}, and {culprit.name} did not come there"
     else:
         what = f"{job.described(first.comm, first.step.call)} ({in_bytes(first.step.call.nbytes)})"
-        told = f"{culprit.name} came to {first.made} {_kind(first)}, {named(ranks)} {wait} in the "
+        told = f"{culprit.name} came to {first.made} {kind(first)}, {named(ranks)} {wait} in the "
         told += f"{ordinal(first.number + 1)}, {what}"
     message = (
-        f"{job.group(first.comm)}: {told}{first.comm and _since(first.process)}; {_doing(job, culprit, own, first)}"
+        f"{job.group(first.comm)}: {told}{first.comm and since(first.process)}; {_doing(job, culprit, own, first)}"
     )
     last = own.step if own is not None else culprit.last_step
     steps = [(culprit, last.call if last else None)]
@@ -407,28 +428,21 @@ def _advised(found: Finding, its: Sequence[Wait]) -> Finding:
     return replace(found, advice=semaphores.UNSENT) if semaphores.are_all(its) else found
 
 
-def _kind(wait: Wait) -> str:
-    if not wait.step.is_transfer:
-        return "calls" if wait.made != 1 else "call"
-    kind = "receive" if wait.step.call.operation == "send" else "send"
-    return f"{kind}{'s' if wait.made != 1 else ''} with {wait.process.name}"
-
-
 def _doing(job: Callers, culprit: Caller, own: Wait | None, other: Wait) -> str:
     """Say what the culprit does instead of coming to where another one waits."""
     if own is not None:
         if own.step.is_semaphore:
             return f"{culprit.name} waits in {semaphores.told(own)}"
-        return f"{culprit.name} went on to its {_told(job, own.step)}, and waits there for {_whom(own)}"
+        return f"{culprit.name} went on to its {told_call(job, own.step)}, and waits there for {whom(own)}"
     if culprit.ended and culprit.how != "exception":
         return f"{culprit.name} ended in order without it"
-    quiet = _since(culprit)
+    quiet = since(culprit)
     if culprit.uncounted:
         return f"{culprit.name} made no other call that was counted{quiet}; {_last_is_unknown(culprit)}"
     if ahead := [step for step in culprit.in_order if step.call.is_ahead]:
         return (
-            f"{culprit.name} made its {_told(job, ahead[0])}, but its device has not come to it{quiet}: something that "
-            "the program gave to the device before does not end"
+            f"{culprit.name} made its {told_call(job, ahead[0])}, but its device has not come to it{quiet}: "
+            "something that the program gave to the device before does not end"
         )
     last = culprit.last_step
     after = f" after its {ordinal(last.call.number + 1)} call of {job.group(last.comm)}" if last else ""
@@ -443,38 +457,6 @@ def _doing(job: Callers, culprit: Caller, own: Wait | None, other: Wait) -> str:
         if culprit.runs:
             does = f"no thread of Python ran for {seconds:.0f} s: it was stopped (SIGSTOP), or C code keeps the GIL"
     return f"{culprit.name} made no other call{after}{quiet}: {does}{said}"
-
-
-def _since(process: Caller) -> str:
-    if process.moved_ns is None or process.ended_ns is None or process.ended_ns < process.moved_ns:
-        return ""
-    how = "until it ended" if process.ended or process.how or process.signal else "until it was last seen"
-    return f", for {(process.ended_ns - process.moved_ns) / _SECOND:.1f} s {'so far' if process.runs else how}"
-
-
-# --- words ---
-
-
-def _told_wait(job: Callers, wait: Wait) -> str:
-    if wait.step.is_semaphore:
-        return f"{wait.process.name} waits in {semaphores.told(wait)}"
-    return f"{wait.process.name} waits for {_whom(wait)} in the {_told(job, wait.step)}"
-
-
-def _whom(wait: Wait) -> str:
-    of_these = f"{wait.some} of " if wait.some else ""
-    return f"{of_these}{named(wait.missing)}"
-
-
-def _told(job: Callers, step: Step) -> str:
-    """Return words such as ``12th call of group tp_1 (...), all_reduce of 1,024 float32, sum``."""
-    if step.kind == HOST:
-        return step.function + (
-            f" for {job.group(step.comm)}" if step.comm else " of torch.distributed, outside of NCCL"
-        )
-    if step.kind == MADE:
-        return f"making of a communicator by NCCL, for {job.group(step.comm)}"
-    return f"{ordinal(step.call.number + 1)} call of {job.group(step.comm)}, {job.described(step.comm, step.call)}"
 
 
 def _finding(

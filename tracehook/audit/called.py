@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import signal
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -181,6 +181,11 @@ class Caller:
         at = program_line(self.stacks, since)
         return at.group_call if at is not None else ""
 
+    @functools.cached_property
+    def is_far_behind(self) -> bool:
+        """Whether its device stands so many calls behind its program that nobody knows where."""
+        return any(step.call.is_far_ahead for step in self.in_order)
+
     def transfer_numbers(self) -> dict[tuple[str, str, int], int]:
         """Return how many transfers of its kind, with its peer, came before each that is remembered."""
         found: dict[tuple[str, str, int], int] = {}
@@ -205,6 +210,27 @@ class Caller:
         """When it last called any communicator."""
         moved = [calls.moved_ns + self.shift_ns for calls in (*self.parts.values(), *self.making)]
         return max(moved, default=None)
+
+
+class Wait(NamedTuple):
+    """Who waits in which call, for whom."""
+
+    process: Caller
+    comm: str
+    step: Step
+    number: int  # of the collective, or of the transfer of this kind with that peer; from 0
+    missing: tuple[Caller, ...]
+    made: int  # to how many such calls the first missing one came; of semaphores: how many it called
+    is_last: bool  # it called nothing more
+    some: int = 0  # it waits for so many of the missing, and nothing tells for which; 0: for all
+
+
+def by_process(waited: Iterable[Wait]) -> dict[int, list[Wait]]:
+    """Return the waits of each process, by its number."""
+    found: dict[int, list[Wait]] = defaultdict(list)
+    for wait in waited:
+        found[wait.process.number].append(wait)
+    return dict(found)
 
 
 @dataclass

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tracehook.audit import blame, semaphores
-from tracehook.audit.called import COLLECTIVE, Caller, Callers
-from tracehook.audit.waits import Wait, by_process, waits
+from tracehook.audit.called import COLLECTIVE, Caller, Callers, Wait, by_process
+from tracehook.audit.waits import waits
 from tracehook.log.calls import SLOT_BYTES, Calls, key_of, moved_of, unpack
 
 STILL_AFTER: Final = 5.0  # seconds without a call after which a rank that is ahead waits

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from tracehook.audit.called import HOST, MADE, Caller, Callers
+from tracehook.audit.called import HOST, MADE, Caller, Callers, Wait, by_process
 from tracehook.audit.chains import go_on
 from tracehook.audit.semaphores import readers
-from tracehook.audit.waits import Wait, by_process, waits_without
+from tracehook.audit.waits import waits_without
 from tracehook.log.calls import FORGOTTEN, MAKING
 
 _LEAST_NEW = 12  # the same, if one of them then made a call that it had not made before

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from tracehook.audit.called import Caller
-from tracehook.audit.waits import Wait
+from tracehook.audit.called import Caller, Wait
 from tracehook.log.calls import READ, SIGNAL
 
 ADVICE = (

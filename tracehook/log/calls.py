@@ -38,6 +38,7 @@ RECV: Final = _FIRST_COUNTED + 4
 SIGNAL, WAIT, READ = 240, 241, 242
 _OF_PEERS: Final = {SIGNAL: "signal", WAIT: "wait", READ: "read"}
 _AHEAD = 2  # of `place`: kAhead in events/calls.h
+_FAR_AHEAD = 4  # kFarAhead
 _KEPT = 64  # calls that the line of an ended communicator has: the last ones
 
 # ncclDataType_t, and ncclRedOp_t
@@ -69,6 +70,11 @@ class Call(NamedTuple):
     def is_ahead(self) -> bool:
         """Whether the device had not come to it when its program stood still."""
         return bool(self.place & _AHEAD)
+
+    @property
+    def is_far_ahead(self) -> bool:
+        """The same, and where the device stood is not known."""
+        return bool(self.place & _FAR_AHEAD)
 
     @property
     def operation(self) -> str:

@@ -32,7 +32,7 @@ class Aside(Protocol):
         """
 
 
-SCHEMA = "1.25"
+SCHEMA = "1.26"
 _OF_STRUCTLOG = ("rich", "better_exceptions", "greenlet")
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring

@@ -1,4 +1,4 @@
-"""Does what the program of a seed says on this rank. Arguments: the seed, and of how many ranks at most."""
+"""Does what the program of a seed says on this rank. Arguments: the seed, of how many ranks at most, and `more`."""
 
 import os
 import signal
@@ -12,9 +12,9 @@ import torch.distributed as dist
 from common import RANK, start, started
 
 sys.path.append(str(Path(__file__).parents[2]))
-from support.faulty import Act, draw
+from support.faulty import FAULTS, MORE_FAULTS, Act, draw
 
-PROGRAM = draw(int(sys.argv[1]), int(sys.argv[2]))
+PROGRAM = draw(int(sys.argv[1]), int(sys.argv[2]), MORE_FAULTS if sys.argv[3:] else FAULTS)
 device = start(seconds=600)
 groups = {"world": dist.group.WORLD}
 for name, each in PROGRAM.groups.items():
@@ -47,6 +47,10 @@ for act in PROGRAM.acts[RANK]:
     match act.kind:
         case "spin":
             threading.Event().wait()
+        case "exit":
+            sys.exit()
+        case "kernel":
+            torch.cuda._sleep(1 << 62)
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "sync":

@@ -38,7 +38,10 @@ static_assert(sizeof(CallRecord) == 32, "the ring's file format depends on it");
 constexpr std::uint32_t placed(std::uint32_t group) noexcept {
     return 1 | group << 8;
 }
-constexpr std::uint32_t kAhead = 2; // of `place`: no device has come to it (nccl/marks.h)
+// Of `place`: no device has come to it (nccl/marks.h); nor to calls so far before it that nobody
+// knows where it stands.
+constexpr std::uint32_t kAhead = 2;
+constexpr std::uint32_t kFarAhead = 4;
 
 enum class CallSlotState : std::uint32_t {
     kFree,

@@ -105,11 +105,13 @@ void look_at_marks() noexcept {
         looks = kStill;
     }
     // Of calls before the oldest that is kept nothing is known.
-    const bool says = looks >= kStill + kStood && (first > oldest || oldest == 0);
+    const std::uint32_t told = looks < kStill + kStood         ? 0
+                               : first > oldest || oldest == 0 ? events::kAhead
+                                                               : events::kFarAhead;
     for (std::uint64_t number = oldest; number < now; ++number) {
         if (events::CallRecord* const record = record_of(marks[number % kKept])) {
-            record->place = (record->place & ~events::kAhead) |
-                            (says && ahead[number % kKept] ? events::kAhead : 0);
+            record->place = (record->place & ~(events::kAhead | events::kFarAhead)) |
+                            (ahead[number % kKept] ? told : 0);
         }
     }
 }

@@ -21,8 +21,8 @@ bool marks_are_looked_at() noexcept;
 void mark(events::CallRecord& record, Stream stream) noexcept;
 
 // By one thread, twice a second, which holds nothing: after a second without a call asks the
-// devices, and says what they answer for two seconds: who is only slow is not told. Nothing is said
-// if a device has not come to the oldest call that is kept.
+// devices, and says what they answer for two seconds: who is only slow is not told. If a device has
+// not come to the oldest call that is kept, nobody knows where it stands, and the calls say that.
 void look_at_marks() noexcept;
 
 } // namespace tracehook::nccl

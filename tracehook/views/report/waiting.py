@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracehook.audit import blame
-from tracehook.audit.called import HOST, MADE, TRANSFER, Caller, Callers
+from tracehook.audit.called import HOST, MADE, TRANSFER, Caller, Callers, Wait
 from tracehook.audit.finding import Finding, named
-from tracehook.audit.waits import Wait, waits
+from tracehook.audit.waits import waits
 from tracehook.views.report.phrases import in_seconds, short
 
 _MOST_BOXES = 30

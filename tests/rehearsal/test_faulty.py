@@ -1,6 +1,7 @@
 """Random programs of several parallelisms in which one rank does wrong, rehearsed: whom the audit names.
 
-FAULTY_RUNS is the number of seeds, FAULTY_FROM the first one, FAULTY_KINDS=more for the other faults. ``unit/test_faulty_programs.py`` plays very many.
+FAULTY_RUNS is the number of seeds, FAULTY_FROM the first one, FAULTY_KINDS=more for the other faults.
+``unit/test_faulty_programs.py`` plays very many.
 """
 
 import json

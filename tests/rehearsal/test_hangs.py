@@ -122,6 +122,19 @@ def test_a_rank_that_does_not_come_to_where_a_group_is_made(tmp_path: Path) -> N
     assert "rank 1 did not come, and waits in no other call" in line
 
 
+def test_a_rank_that_does_not_come_to_a_scope(tmp_path: Path) -> None:
+    """NCCL knows nothing of that wait; the logs do, which are being written."""
+    finished = run_command(
+        *("launch_and_end.py", "2", "60", "SIGTERM", "apart.py", "does_not_come_for_long"),
+        devices=2, limit=5, log=tmp_path / "log", env={"TEST_GO": str(tmp_path / "never")},
+    )  # fmt: skip
+    assert finished.status == HANGS, finished.output
+    (line,) = told(finished)
+    assert line.startswith("rank 0 waits in an agreement of tracehook of group"), finished.output
+    assert line.endswith("; rank 1 did not come")
+    assert "rank 0 waits in an agreement of tracehook, and rank 1 did not come there" in Audit(tmp_path / "log").out
+
+
 MADE = """
 import os, sys, time
 import torch, torch.distributed as dist

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from tracehook.audit.called import Caller, Callers, Step, Wait
 from tracehook.log.calls import MAKING, ON_HOST, Call, Calls
 
-_AGREEMENT = "agreement of tracehook"
+AGREEMENT = "agreement of tracehook"
 _OF_TWO = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "destroy_process_group")  # or of one rank
 
 
@@ -27,7 +27,7 @@ def in_agreements(job: Callers, processes: Iterable[Caller], without: Caller | N
                 members = (member.process for _, member in sorted(job.members[comm].items()))
                 absent[comm] = tuple(each for each in members if comm not in each.agreeing and each is not without)
             if absent[comm]:
-                yield Wait(process, comm, _on_host(process, _AGREEMENT, comm), 0, absent[comm], 0, True)
+                yield Wait(process, comm, _on_host(process, AGREEMENT, comm), 0, absent[comm], 0, True)
 
 
 def _on_host(process: Caller, function: str, comm: str = "") -> Step:

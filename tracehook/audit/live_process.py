@@ -53,7 +53,7 @@ class Process:
         self.latest: dict[str, Any] | None = None  # the event that somebody should look at
         self.groups: dict[str, NamedGroup] = {}  # by the key of their communicator
         self._called: dict[str, Calls] = {}  # communicators that ended
-        self._agreeing: set[str] = set()  # communicators in whose agreements it waits
+        self.agreeing: dict[str, int] = {}  # communicators in whose agreements it waits, and since when by its clock
         self._lines = 0
         self._news_at = now - quiet
         self._drained_at = self._looked_at = now
@@ -110,9 +110,9 @@ class Process:
         elif name == "communicator.calls" and (calls := parse(event)) and calls.making is None:
             self._called[calls.comm] = calls
         elif name == "agreement.waits":
-            self._agreeing.add(str(event.get("comm")))
+            self.agreeing[str(event.get("comm"))] = whole_number(event.get("t_ns")) or 0
         elif name == "agreement.waited":
-            self._agreeing.discard(str(event.get("comm")))
+            self.agreeing.pop(str(event.get("comm")), None)
         elif name == "log.dropped":
             self.dropped += whole_number(event.get("count")) or 0
         elif name == "trace.end":
@@ -200,7 +200,7 @@ class Process:
         clock = self._ring.looked_ns + since_ns if lives and self._ring and self._ring.looked_ns else None
         names = {comm: group.label for comm, group in self.groups.items()}
         summary = self.summary
-        return Running(summary.rank, summary.pid, summary.ended, clock, self._called, names, frozenset(self._agreeing))
+        return Running(summary.rank, summary.pid, summary.ended, clock, self._called, names, frozenset(self.agreeing))
 
     def time_of(self, event: dict[str, Any]) -> float | None:
         """Return when an event happened, in seconds since 1970; None if the log does not say."""

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from tracehook import settings
+from tracehook.audit.live import Follower
 from tracehook.audit.stacks import place_of, program_line, told_places
 from tracehook.commands import summary as summary_command
 from tracehook.commands.printed import refuse
@@ -31,7 +32,7 @@ from tracehook.log.lines import LogError
 from tracehook.rehearsal import consequences, emulation, gpus, own_log, unhooked, warm
 from tracehook.rehearsal import values as computed
 from tracehook.rehearsal.faults import not_played, problem_of
-from tracehook.rehearsal.hangs import Standstill, find_hang, is_of
+from tracehook.rehearsal.hangs import Standstill, find_agreement, find_hang, is_of
 
 RULES_BROKEN, HANGS, NO_HOOK, TOO_LATE = 86, 87, 88, 124
 _MOST_DETAILS = 5  # of the violations of one rule
@@ -175,11 +176,11 @@ def _tell_next(status: int, log: Path | None, logs: Path | None) -> None:
         )
 
 
-def _logs(log: Path | None, environment: dict[str, str]) -> Path | None:
-    """Return the directory in which there are logs of the ranks."""
+def _logs(log: Path | None, environment: dict[str, str], is_there: bool = True) -> Path | None:
+    """Return the directory in which there are logs of the ranks, or will be."""
     told = environment.get("SYMM_REGISTER_LOG")
     directory = log or (Path(told) if told else None)
-    return directory if directory is not None and any(directory.glob("*.jsonl*")) else None
+    return directory if directory is not None and (not is_there or any(directory.glob("*.jsonl*"))) else None
 
 
 def _keep(log: Path | None, environment: dict[str, str], broken: list[dict[str, Any]], hang: Standstill | None) -> None:
@@ -257,6 +258,8 @@ def _run(
     except OSError as problem:
         cannot_run("rehearse", command[0], problem)
 
+    logs = _logs(log, environment, is_there=False)
+    follower = Follower(logs) if logs is not None else None
     is_told = False  # to end: who waits then waits for ranks that were ended first
 
     def pass_on(number: int, _: FrameType | None) -> None:
@@ -274,6 +277,8 @@ def _run(
                 status = process.wait(_LOOK_SECONDS if limit or longest else None)
                 break
             hang = find_hang(scratch, limit) if limit and not is_told else None
+            if limit and follower is not None and not (hang or is_told):
+                hang = _agreement(follower, limit)
             if hang:
                 _tell_places(_logs(log, environment), hang, scratch)
                 status = _end(process, hang.pids, scratch)
@@ -287,6 +292,13 @@ def _run(
         for number, handler in previous.items():
             signal.signal(number, handler)
     return (status if status >= 0 else 128 - status), hang
+
+
+def _agreement(follower: Follower, limit: float) -> Standstill | None:
+    with contextlib.suppress(OSError):  # what is not to be read is told in the end
+        follower.look(_LOOK_SECONDS)
+        return find_agreement(follower, limit)
+    return None
 
 
 def _tell_places(logs: Path | None, hang: Standstill, scratch: Path) -> None:

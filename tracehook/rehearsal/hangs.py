@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tracehook.audit.chains import breaking, ends
+from tracehook.audit.host_waits import AGREEMENT
+from tracehook.audit.live import Follower
 
 _SURE_AFTER = 5.0
 _MOMENT = 1.0  # seconds: ranks that came to such a wait together are named together
@@ -118,6 +120,26 @@ def find_hang(scratch: Path, limit: float, sure_after: float = _SURE_AFTER) -> S
     calls = _told(hanging, waits)
     pids = frozenset(each.pid for wait in waits for each in wait.members if each.pid)
     return Standstill(calls[:_MOST_LINES], max(0, len(calls) - _MOST_LINES), pids)
+
+
+def find_agreement(follower: Follower, limit: float) -> Standstill | None:
+    """Return who waits in an agreement of tracehook for longer than `limit` seconds: NCCL knows nothing of that.
+
+    Their logs say so. `follower` reads these, and has just looked.
+    """
+    now, ranks = time.monotonic_ns(), {process.name: process.summary.rank for process in follower.processes.values()}
+    since = [ns for each in follower.processes.values() if not each.summary.ended for ns in each.agreeing.values()]
+    if not since or now - min(since) < limit * _SECOND:
+        return None
+    calls, seconds = [], (now - min(since)) / _SECOND
+    for hang in follower.hangs:
+        if hang.call.endswith(AGREEMENT):
+            verb = "waits" if len(hang.waiting) == 1 else "wait"
+            told = f"{', '.join(hang.waiting)} {verb} in {hang.call} of {hang.group} for {seconds:.0f} s"
+            known = tuple(rank for name in (*hang.missing, *hang.waiting) if (rank := ranks.get(name)) is not None)
+            calls.append(StuckCall(f"{told}; {', '.join(hang.missing)} did not come", "", known, min(since)))
+    pids = frozenset(process.summary.pid for process in follower.processes.values())
+    return Standstill(calls[:_MOST_LINES], max(0, len(calls) - _MOST_LINES), pids) if calls else None
 
 
 def is_of(scratch: Path, pid: int) -> bool:

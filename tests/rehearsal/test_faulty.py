@@ -12,7 +12,7 @@ import pytest
 from audit.goldens import audit
 from support.faulty import FAULTS, MORE_FAULTS, draw
 from support.played import Played
-from support.rehearsal import rehearse, rehearse_until
+from support.rehearsal import rehearse, rehearse_until, write_job
 
 MOST = 4  # ranks
 RULES = ("rank-missing", "calls-differ")
@@ -42,6 +42,28 @@ def test_the_rank_that_does_wrong_is_named(kinds: str, seed: int, tmp_path: Path
         assert found[0][0] in RULES
         assert found[0][2][0] == program.culprit, (program.told, text, run.output)
         assert "cannot tell" not in last
+
+
+ENDS = """
+import sys
+import torch, torch.distributed as dist
+from common import RANK, start, started
+device = start(backend="cpu:gloo,cuda:nccl")
+started()
+dist.all_reduce(torch.ones(4, device=device))
+if RANK == 1:
+    sys.exit()
+dist.all_reduce(torch.ones(4))
+"""
+
+
+def test_a_rank_that_ends_while_others_talk_to_it_by_gloo_is_named(tmp_path: Path) -> None:
+    """Their exceptions follow from that."""
+    rehearse_until(20, write_job(tmp_path / "job.py", ENDS), ranks=3, log=tmp_path / "log")
+    text, told = audit(tmp_path / "log")
+    errors = [found[:3] for found in json.loads(told) if found[1] == "error"]
+    assert errors[0] == ["rank-missing", "error", [1, 0, 2]], text
+    assert "rank 1 ended in order, after its 1st call of group 0" in text.splitlines()[-2]
 
 
 @pytest.mark.parametrize(("seconds", "named"), [("3", [1, 0, 2]), ("0", None)], ids=["hung", "at once"])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -22,6 +22,7 @@ from tracehook.audit import semaphores
 from tracehook.audit.called import COLLECTIVE, HOST, MADE, Caller, Callers, Member, Wait, by_process
 from tracehook.audit.chains import ends
 from tracehook.audit.finding import OUTSIDE, UNDECIDED, Finding
+from tracehook.audit.leavers import leavers
 from tracehook.audit.programs import by_number, culprits, is_behind
 from tracehook.audit.semaphores import named
 from tracehook.audit.waits import given_up, waits
@@ -57,6 +58,10 @@ _SECOND = 1_000_000_000
 _STILL = 5  # seconds
 _MARGIN = 20  # calls
 _MOST_TOLD = 6  # waits of a circle
+_WAIT_IN_THE_END = (
+    "Look at why the named rank ended: a rank that others still talk to has to wait for them, as in a barrier before "
+    "dist.destroy_process_group()."
+)
 _COMPARE = (
     "Compare what these ranks did before: `tracehook stacks DIR` prints their lines while they run, --flight-recorder "
     "the stacks of their calls."
@@ -88,7 +93,7 @@ def _last_is_unknown(process: Caller) -> str:
 def findings(job: Callers) -> list[Finding]:
     """Return who is to blame."""
     waited = waits(job)
-    found = [*_differences(job, by_process(waited)), *_failures(job)]
+    found = [*_differences(job, by_process(waited)), *_failures(job), *_left(job)]
     return [*found, *_missing(job, found, waited)]
 
 
@@ -222,6 +227,12 @@ def _stood_still(process: Caller, end_ns: int) -> float:
     """Return for how many seconds no thread of Python ran in it before; 0: not for long, or it is not known."""
     seconds = (end_ns - process.alive_ns) / _SECOND if process.alive_ns is not None else 0
     return seconds if seconds >= _STILL else 0
+
+
+def _left(job: Callers) -> Iterator[Finding]:
+    for blamed, others, told in leavers(job):
+        ended_ns = min((each.ended_ns for each in (*blamed, *others) if each.ended_ns is not None), default=None)
+        yield replace(_finding("rank-missing", told, [*blamed, *others], None, ended_ns), advice=_WAIT_IN_THE_END)
 
 
 # --- who did not come? ---

@@ -23,7 +23,7 @@ OUTSIDE = "it computes, or waits outside of NCCL"
 UNDECIDED = "their calls cannot tell which of them is wrong"
 _OWN = re.compile(r"\b\d+\.\d{3}(?= m?s\b)| at 0x[0-9a-f]+")  # times and addresses, each process's own
 _VERBS = {"was": "were", "is": "are", "has": "have"}
-_VERB = re.compile(rf"^(ranks [\d, -]+) ({'|'.join(_VERBS)})\b")
+_VERB = re.compile(rf"((?:^|; )ranks [\d, -]+) ({'|'.join(_VERBS)})\b")
 
 
 class ProgramPlace(NamedTuple):

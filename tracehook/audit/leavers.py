@@ -1,0 +1,41 @@
+"""Ranks that ended in order, while others still talked to them without NCCL: those fail, and are not to blame."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from tracehook.audit.called import Caller, Callers
+from tracehook.audit.semaphores import named
+from tracehook.audit.words import told_call
+
+# What Gloo and the stores of torch.distributed raise where the other end of a connection has gone.
+_LOST = re.compile(
+    r"Connection (closed|reset) by peer|Broken pipe|recv(Value|Vector|Bytes)? failed|sendBytes failed|failed to recv"
+)
+
+
+def leavers(job: Callers) -> Iterator[tuple[list[Caller], list[Caller], str]]:
+    """Yield those to blame, the others, and what to say, if ranks lost their connection to ranks that had ended.
+
+    If more ranks ended than lost a connection, those few went on where the others had come to their end.
+    """
+    lost = [each for each in job.processes if each.failed and _LOST.search(each.exception or "")]
+    since = min((each.ended_ns for each in lost if each.ended_ns is not None), default=None)
+    if since is None or any(_is_before(each, since) for each in job.processes if each.failed and each not in lost):
+        return
+    gone = [each for each in job.processes if each.ended and each.how == "exit" and _is_before(each, since)]
+    if len(gone) > len(lost):
+        yield lost, gone, f"{named(lost)} went on where {named(gone)}, which are more, had ended in order{_said(lost)}"
+    elif gone:
+        last = gone[0].last_step if len(gone) == 1 else None
+        after = f", after its {told_call(job, last)}" if last is not None else ""
+        yield gone, lost, f"{named(gone)} ended in order{after}, while others still talked to it{_said(lost)}"
+
+
+def _said(lost: Sequence[Caller]) -> str:
+    return f"; {named(lost)} lost the connection: {lost[0].exception}"
+
+
+def _is_before(process: Caller, ns: int) -> bool:
+    return process.ended_ns is not None and process.ended_ns <= ns

@@ -67,32 +67,6 @@ def test_ranks_that_differ_are_named_by_the_job(tmp_path: Path) -> None:
     assert "rank 2 (0 of tp_1) wants '33554432 bytes'; rank 3 (1 of tp_1) wants '67108864 bytes'" in text
 
 
-def test_a_rank_that_does_not_come_is_named_by_the_job(tmp_path: Path) -> None:
-    """In the exception of those that waited, and in the audit."""
-    run = play(tmp_path, "late", SYMM_REGISTER_TIMEOUT="2")
-    kind, text = errors(run, (2,))
-    assert kind == "RegistrationTimeout"
-    assert "rank 3 (1 of tp_1) did not come within the 2 s that rank 2 (0 of tp_1) waited" in text
-    (finding,) = [one for one in findings(tmp_path) if one["rule"] == "agreement-timeout"]
-    assert finding["ranks"] == [3]
-    assert finding["message"].startswith(f"group tp_1 (communicator {finding['comm']}; ranks 2, 3): rank 3 (1 of tp_1)")
-
-
-def test_a_slow_rank_is_waited_for(tmp_path: Path) -> None:
-    """An alarm about a communicator that its own group has not used yet begins no other sequence of rounds."""
-    run = play(tmp_path, "slow", SYMM_REGISTER_TIMEOUT="60").assert_good()
-    assert [run.facts(rank)["symmetric"] for rank in range(4)] == [True] * 4
-    assert findings(tmp_path) == []
-
-
-def test_a_swap_is_named_by_the_job(tmp_path: Path) -> None:
-    """The ranks find out before the call."""
-    kind, text = errors(play(tmp_path, "swapped"), (2, 3))
-    assert kind == "DistBackendError"
-    assert "rank 2 (0 of tp_1) wants" in text
-    assert "rank 3 (1 of tp_1) wants" in text
-
-
 def test_a_group_of_a_mesh_is_called_by_its_dimension_unless_it_may_be_another(tmp_path: Path) -> None:
     """Groups without a call so far are told apart by this process's rank in them: ranks 0 and 3 have one in both."""
     run = play(tmp_path, "mesh").assert_good()

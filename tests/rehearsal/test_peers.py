@@ -172,14 +172,6 @@ def test_memory_of_many_allocations(tmp_path: Path, env: dict[str, Any]) -> None
     assert [facts["ends"] for facts in run.told] == [[10.0, 11.0], [0.0, 1.0]]
 
 
-def test_a_killed_peer_with_expandable_segments(tmp_path: Path) -> None:
-    """Its memory stays readable while it is mapped, streams that wait for it go on, and nothing is left."""
-    run = broken(tmp_path, "cut_off", 2, **EXPANDABLE)
-    facts = run.facts(0)
-    assert facts["waited"] < 10
-    assert (facts["copied"], facts["unmapped"], facts["left"]) == (1.0, True, [True, True])
-
-
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_memory_that_is_freed_while_a_peer_uses_it(tmp_path: Path, ranks: int) -> None:
     """The owner drops its tensor and empties the cache: it keeps the memory until the peer's last tensor is gone."""
@@ -201,16 +193,6 @@ def test_an_owner_asks_for_its_memory(tmp_path: Path, env: dict[str, Any]) -> No
         assert facts["before"] == facts["again"] == 2.0 - rank
     generations = [event["generation"] for event in run.events("ipc.export", 0)]
     assert len(set(generations)) == 2 + SEMAPHORES
-
-
-@both_memories
-def test_two_groups_share_what_is_mapped(tmp_path: Path, env: dict[str, Any]) -> None:
-    """A segment that two groups exchange is mapped once; the end of one leaves it to the other."""
-    run = play(tmp_path, "two_groups", **env)
-    for rank, facts in enumerate(run.told):
-        assert (facts["values"], facts["same"]) == ([2.0 - rank] * 2, True)
-        assert facts["mapped"] == 1 + 2 * SEMAPHORES
-        assert (facts["gone"][0], facts["left"]) == ("PeerTensorGone", [True, True])
 
 
 @memories_and_ranks
@@ -244,15 +226,6 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     run = play(tmp_path, "nothing_left")
     for facts in run.told:
         assert (facts["more"], facts["maps"], facts["files"]) == (3 + SEMAPHORES, 0, True), facts
-
-
-def test_a_repeated_exchange_is_cheap(tmp_path: Path) -> None:
-    """The same tensors again lie at the same address again, and nothing is mapped anew."""
-    run = play(tmp_path, "cost")
-    for rank in (0, 1):
-        assert run.facts(rank)["same"]
-    assert len(run.events("ipc.open", 0)) == 1 + SEMAPHORES
-    assert run.facts(0)["us"] < 1000, "nothing like a round trip through the store"
 
 
 # --- what goes wrong ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -364,26 +363,6 @@ def test_who_comes_late_is_told_and_is_level_again_at_the_next_call(store, absen
     assert [call.result() for call in again] == [False, False]
 
 
-@pytest.mark.parametrize("store", ["hash", "file"], indirect=True)
-def test_whatever_the_delays_all_go_on_or_none(store):
-    """With delays around the deadline, no rank ever goes on in a round in which another raises."""
-    ranks, rounds, deadline = 4, 60, 0.012
-    members = _ranks(store, ranks)
-
-    def live(rank: int) -> list[str]:
-        chance = random.Random(100 + rank)
-        seen = []
-        for number in range(rounds):
-            time.sleep(chance.choice((0, 0.25, 0.5, 1, 1.02, 1.1)) * deadline)
-            seen.append(type(_outcome(members[rank].compare, f"round {number}", ["a"], deadline)).__name__)
-        return seen
-
-    by_round = list(zip(*_together([partial(live, rank) for rank in range(ranks)]), strict=True))
-    assert [seen for seen in by_round if len(set(seen)) != 1] == []
-    kinds = {name for seen in by_round for name in seen}
-    assert kinds == {"bool", "RegistrationTimeout"}
-
-
 # --- what stays behind ---
 
 
@@ -523,18 +502,6 @@ def test_torch_is_not_imported():
 
 
 # --- level again ---
-
-
-@every_store
-@pytest.mark.parametrize("absent", [0, 2])
-def test_who_skipped_a_call_joins_the_next_one(store, absent):
-    """A rank that was never at the call which the others gave up on raises nothing, and none waits for it again."""
-    members = _ranks(store, 3)
-    there = [member for rank, member in enumerate(members) if rank != absent]
-    _one(give_up(there, SHORT, (1,)), RegistrationTimeout)
-    outcomes = _together([partial(one.compare, "windows", ["b"], PATIENCE, (2,)) for one in members])
-    assert outcomes == [False] * 3
-    assert _compare(members, [["c"]] * 3) == [False] * 3
 
 
 @pytest.mark.parametrize("absent", [0, 2])

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 
 import torch
 import torch.distributed as dist
@@ -44,30 +43,6 @@ def late() -> None:
     rest()
     if RANK == 2:
         attempt(lambda: symmetric(1, group=mine))
-    meet()
-
-
-def slow() -> None:
-    """The last rank comes to the first scope of its pair when the other one has asked for it long since."""
-    start()
-    mine = pair()
-    dist.all_reduce(filled(1, 1, "cuda"), group=mine)
-    if RANK == 3:
-        time.sleep(3)
-    x = symmetric(RANK, group=mine)
-    tell(symmetric=tracehook.is_symmetric(x, mine))
-    meet()
-
-
-def swapped() -> None:
-    """The last rank reduces another tensor than the other rank of its pair."""
-    start()
-    mine = pair()
-    first, second = symmetric(1, group=mine), symmetric(2, group=mine)
-    rest()
-    meet()
-    if RANK >= 2:
-        attempt(lambda: dist.all_reduce(second if RANK == 3 else first, group=mine))
     meet()
 
 

@@ -1,4 +1,7 @@
-"""``tracehook watch`` beside a job that runs: in a terminal, in a pipe, once; and how it ends."""
+"""``tracehook watch`` beside a job that runs: in a terminal and in a pipe; and how it ends.
+
+What it makes of logs and of processes that were killed: tests/unit/test_follow.py.
+"""
 
 import codecs
 import fcntl
@@ -14,7 +17,6 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -230,25 +232,6 @@ def test_an_interrupt_ends_the_lines(watch: Callable[..., Watch], tmp_path: Path
     assert lines.ended == (0, b"")
 
 
-def test_the_watch_ends_when_all_ranks_were_killed(watch: Callable[..., Watch], tmp_path: Path) -> None:
-    """Their logs have no end, and they run no more on this host. The launcher ends in order."""
-    logs, job = tmp_path / "logs", tmp_path / "job.py"
-    job.write_text(
-        "import sys, time\nsys.path.append(sys.argv[1])\nfrom common import start\nstart()\ntime.sleep(600)\n"
-    )
-    with ThreadPoolExecutor() as pool:
-        ran = pool.submit(rehearse, job, str(JOBS), ranks=RANKS, log=logs, timeout=90)
-        watched = watch("--interval", "0.5", logs)
-        watched.until(f"{RANKS} (running|quiet)")
-        for file in logs.glob("*.jsonl"):
-            begin = json.loads(file.read_text().splitlines()[0])
-            if file.match("*.rank[0-9]*"):
-                os.kill(begin["pid"], signal.SIGKILL)
-        ran.result()
-    assert "gone" in watched.rest()
-    assert watched.ended[0] == 0
-
-
 def test_keep_watches_on(watch: Callable[..., Watch], tmp_path: Path) -> None:
     """Without it the watch ends when all have ended; with it, it waits for processes that start later."""
     _log(tmp_path, 0, END)
@@ -258,19 +241,6 @@ def test_keep_watches_on(watch: Callable[..., Watch], tmp_path: Path) -> None:
         lines.until("1 process: 1 ended")
     _log(tmp_path, 1)
     lines.until("2 processes: 1 running, 1 ended")
-
-
-def test_once_without_a_log(tmp_path: Path) -> None:
-    """One line and status 2, for scripts: nothing there, nothing in it, nothing that is a log, no directory."""
-    empty, foreign, file = tmp_path / "empty", tmp_path / "foreign", tmp_path / "file"
-    empty.mkdir()
-    foreign.mkdir()
-    (foreign / "a.jsonl").write_text("{}\n")
-    file.touch()
-    for directory in (tmp_path / "missing", empty, foreign, file):
-        finished = run([TRACEHOOK, "watch", directory, "--once"])
-        assert (finished.status, finished.out, len(finished.err.splitlines())) == (2, "", 1), finished.output
-        assert str(directory) in finished.err
 
 
 def test_an_interval_that_is_too_short() -> None:

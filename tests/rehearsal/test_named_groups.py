@@ -4,13 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from support.audits import CLEAN, Audit
+from support.audits import Audit
 from support.packages import install
 from support.rehearsal import Rehearsal, rehearse
-
-from tracehook.audit.selection import jobs_in
-from tracehook.log import reader
-from tracehook.log.directory import find_logs
 
 JOB = "named_groups.py"
 POLICY = """
@@ -72,24 +68,6 @@ def test_a_group_of_a_mesh_is_called_by_its_dimension_unless_it_may_be_another(t
     run = play(tmp_path, "mesh").assert_good()
     assert [{"tp", "dp"} & set(named(run, rank)) for rank in range(4)] == [set(), {"tp", "dp"}, {"tp", "dp"}, set()]
     assert (named(run, 1)["tp"], named(run, 1)["dp"]) == ([0, 1], [1, 3])
-
-
-def test_workers_of_mp_spawn_have_ranks_and_a_program_that_spawns_again_begins_an_attempt(tmp_path: Path) -> None:
-    """Their environment says none, so the first group of each does; and all readers know it.
-
-    The audit reads the last attempt, or the one that `--job` chooses.
-    """
-    run = rehearse(JOB, "spawned", str(tmp_path / "store"), "2", "2", devices=2, log=tmp_path / "log")
-    assert run.status == 0, run.output
-    logs = [log for log in reader.read_directory(tmp_path / "log") if log.rank is not None]
-    assert [log.rank for log in logs] == [0, 0, 1, 1]
-    assert [log.begin["rank"] for log in logs] == [None] * 4
-    with_rank = [event for log in logs for event in log.events if event["event"] == "rank.known"]
-    assert [(event["rank"], event["world_size"]) for event in with_rank] == [(0, 2), (0, 2), (1, 2), (1, 2)]
-    (job,) = jobs_in(find_logs(tmp_path / "log", tmp_path))
-    assert [len(job.only(number).workers) for number in job.attempts] == [2, 2]
-    Audit(tmp_path / "log").expect(CLEAN, "2 ranks")
-    Audit(tmp_path / "log", "--job", f"{job.id}#0").expect(CLEAN)
 
 
 def test_a_policy_knows_groups_by_name_and_ranks_and_explain_names_the_one_that_refused(tmp_path: Path) -> None:

@@ -134,15 +134,6 @@ def test_ranks_that_want_the_same_go_on(store, ranks):
     assert [member.rounds for member in members] == [3] * ranks
 
 
-def test_nobody_goes_on_before_the_last_has_come(store, background):
-    """Those that came first wait for the last one."""
-    first, second, last = _ranks(store, 3)
-    waiting = [background(member.compare, "windows", ["a"], PATIENCE) for member in (first, second)]
-    assert [call.returned() for call in waiting] == [False, False]
-    last.compare("windows", ["a"], PATIENCE)
-    assert [call.result() for call in waiting] == [False, False]
-
-
 def test_a_group_of_one_asks_nobody():
     """A lone rank agrees with itself, raises its own failure, and does not touch the store."""
     (alone,) = _ranks(object(), 1)
@@ -164,22 +155,6 @@ def test_the_trips_of_a_rank_do_not_grow_with_the_ranks(store, ranks):
     for _ in range(10):
         _compare(members, [["a"]] * ranks)
     assert [member.trips - made for member, made in zip(members, before, strict=True)] == [70] + [50] * (ranks - 1)
-
-
-def test_channels_on_one_store_do_not_mix(store):
-    """Rounds of two communicators, and of two channels of one, know nothing of each other."""
-    outcomes = {}
-    threads = [
-        threading.Thread(
-            target=lambda name=name: outcomes.update({name: _compare(_ranks(store, 3, name), [[name]] * 3)})
-        )
-        for name in ("35fb/windows", "35fb/placement", "77aa/windows")
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert outcomes == {name: [False] * 3 for name in ("35fb/windows", "35fb/placement", "77aa/windows")}
 
 
 def test_one_round_at_a_time(store, background, until):

@@ -56,8 +56,8 @@ def test_all_ranks_fall_back_to_the_next_policy(tmp_path: Path, case: str, told:
 
     The version of NCCL is that of the library that is loaded: torch may have been compiled with another one.
     """
-    given = {"log": tmp_path / "log", "version": "23007", "SYMM_REGISTER_POLICY": "measured"}
-    run = play(JOB, case, str(tmp_path), **given).assert_good()
+    log = tmp_path / "log"
+    run = play(JOB, case, str(tmp_path), log=log, version="23007", SYMM_REGISTER_POLICY="measured").assert_good()
     assert alike(run, "found") == EVERYTHING, run.output
     assert alike(run, "sum") == 3.0
     lines = [line for line in run.finished.err.splitlines() if line.startswith("tracehook:")]

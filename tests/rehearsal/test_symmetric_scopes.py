@@ -130,13 +130,6 @@ def test_status_counts_pools_and_windows(run: Rehearsal) -> None:
         assert found["left"] == 0
 
 
-def test_sends_of_pairs_of_ranks_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    """A scope makes a group's communicator, and torch still makes one for the sends of each pair of ranks."""
-    found = rehearse("symmetric_scopes.py", "sends_of_pairs", ranks=3, log=tmp_path).assert_good()
-    told = [found.facts(rank)["sends_of_pairs"] for rank in range(3)]
-    assert told == [{"sum": 6.0, "received": float((rank - 1) % 3)} for rank in range(3)]
-
-
 def test_rank_outside_of_the_group(tmp_path: Path) -> None:
     """On a rank that is no member, scope, sync and trim do nothing, and explain says so."""
     found = play("symmetric_scopes.py", "non_member", log=tmp_path).assert_good()

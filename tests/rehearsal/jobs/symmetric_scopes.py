@@ -292,22 +292,6 @@ def non_member() -> Facts:
     }
 
 
-def sends_of_pairs() -> Facts:
-    """A group without a device has a scope. Then all its ranks send to the next one before they receive."""
-    found = reduced(symmetric(RANK + 1))
-    sent, received = filled(RANK, 16, device), filled(-1, 16, device)
-    for lower in range(WORLD):  # the first send of two ranks waits for both of them
-        for upper in range(lower + 1, WORLD):
-            if lower == RANK:
-                dist.send(sent, upper)
-            elif upper == RANK:
-                dist.recv(received, lower)
-    works = [dist.isend(sent, (RANK + 1) % WORLD), dist.irecv(received, (RANK - 1) % WORLD)]
-    for work in works:
-        work.wait()
-    return {"sum": found, "received": received[0].item()}
-
-
 def some_ranks() -> Facts:
     """A group of rank 0 alone takes the memory that a scope of all had before; then comes the next scope of all."""
     alone = dist.new_group([0])
@@ -437,7 +421,7 @@ def forked() -> Facts:
     return {"child": os.read(readable, 1000).decode(), "sum": reduced(tensor)}
 
 
-device = start(seconds=60, bind="sends_of_pairs" not in sys.argv)
+device = start(seconds=60)
 for case in sys.argv[1:]:
     tell(**{case: globals()[case]()})
 torch.cuda.synchronize()

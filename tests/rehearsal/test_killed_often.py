@@ -27,7 +27,7 @@ QUICK = {
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
     "SYMM_REGISTER_TIMEOUT": "5",
 }
-# What the witness counts, and which event stands for it.
+# What the job counts, and which event stands for it.
 COUNTED = {
     "segment.alloc": "born",
     "segment.free": "freed",

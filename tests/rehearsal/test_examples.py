@@ -119,14 +119,29 @@ SCOPES = ("2.27.7", "2.29.7", "2.32.3")  # most tests of scopes have 2.28.9 or 2
     ("job", "version"), [*(("tour.py", version) for version in VERSIONS), *(("symmetric_tp.py", v) for v in SCOPES)]
 )
 def test_a_job_of_four_ranks_runs_on_every_version_of_nccl(tmp_path: Path, job: str, version: str) -> None:
-    """The tour registers, splits, captures and aborts; the other one has a scope, whose memory is in a window."""
+    """The tour registers, splits, captures and aborts; the other one has a scope, whose memory is in a window.
+
+    Each rank of the tour leaves a whole log, and its ledger never differs from the allocator's snapshot.
+    """
     major, minor, patch = map(int, version.split("."))
-    env = {"TRACEHOOK_EMU_NCCL_VERSION": str(10000 * major + 100 * minor + patch)}
+    env = {"TRACEHOOK_EMU_NCCL_VERSION": str(10000 * major + 100 * minor + patch), "SYMM_REGISTER_CHECK": "1"}
     ran = rehearse(EXAMPLES / job, log=tmp_path, ranks=4, torchrun=True, env=env, timeout=150).assert_good()
-    Audit(tmp_path).expect(CLEAN)
-    assert len(ran.logs) == 4
+    Audit(tmp_path).expect(CLEAN, "4 ranks")
+    assert [log.rank for log in ran.logs] == list(range(4))
+    assert "rehearsal: no rule broken" in ran.finished.out
     if job == "symmetric_tp.py":
         assert [len(ran.events("register.window", rank)) for rank in range(4)] == [1] * 4
+        return
+    assert "[10/10]" in ran.finished.out
+    assert ran.events("ledger.difference") == []
+    for log in ran.logs:
+        assert (log.ended, log.torn, log.recovered, log.dropped) == (True, False, 0, 0)
+        assert (summarise(log).aborted, summarise(log).warnings) == (1, 0)
+        numbers = [event["seq"] for event in log.events if "seq" in event]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert not log.path.with_suffix(".ring").exists()
+        checks = [event["ok"] for event in log.events if event["event"] == "ledger.check"]
+        assert checks == [True] * len([event for event in log.events if event["event"] == "communicator.pending"])
 
 
 def changing(text: str) -> str:

@@ -1,10 +1,8 @@
 """Groups by the names that people know, and ranks by their number in the job: in the log and in exceptions."""
 
-import json
 from pathlib import Path
-from typing import Any
 
-from support.audits import Audit
+import pytest
 from support.packages import install
 from support.rehearsal import Rehearsal, rehearse
 
@@ -38,15 +36,15 @@ def errors(run: Rehearsal, ranks: tuple[int, ...]) -> tuple[str, str]:
     return kind, text
 
 
-def findings(log: Path) -> list[dict[str, Any]]:
-    """Return what the audit found."""
-    found: list[dict[str, Any]] = json.loads(Audit(log, "--json").out)["findings"]
-    return found
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
+    """The job whose second pair differs in a scope."""
+    return play(tmp_path_factory.mktemp("sizes"), "sizes").assert_good()
 
 
-def test_the_log_names_groups(tmp_path: Path) -> None:
+def test_the_log_names_groups(sizes: Rehearsal) -> None:
     """Each communicator of a group has one line, with the ranks of the job."""
-    run = play(tmp_path, "sizes").assert_good()
+    run = sizes
     for rank in range(4):
         pair = rank // 2
         assert named(run, rank) == {None: [0, 1, 2, 3], f"tp_{pair}": [2 * pair, 2 * pair + 1]}, run.output
@@ -55,9 +53,9 @@ def test_the_log_names_groups(tmp_path: Path) -> None:
         assert {line["comm_id"]: line["comm"] for line in lines} == ready
 
 
-def test_ranks_that_differ_are_named_by_the_job(tmp_path: Path) -> None:
+def test_ranks_that_differ_are_named_by_the_job(sizes: Rehearsal) -> None:
     """With their rank in the group beside it, alike on all ranks that raise."""
-    kind, text = errors(play(tmp_path, "sizes"), (2, 3))
+    kind, text = errors(sizes, (2, 3))
     assert kind == "RegistrationMismatch"
     assert "(group tp_1, ranks 2, 3): the ranks differ" in text
     assert "rank 2 (0 of tp_1) wants '33554432 bytes'; rank 3 (1 of tp_1) wants '67108864 bytes'" in text

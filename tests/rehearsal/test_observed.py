@@ -9,8 +9,6 @@ from support.rehearsal import Rehearsal, rehearse
 from support.torch_versions import BY_ITSELF, LEGACY, needs_nccl2
 
 NCCL2 = "TORCH_DIST_USE_NCCL2"  # 1: backend "nccl" is the group that registers by itself, if torch has it
-TORCH_HOOK = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
-
 # Then the network card could use every segment, and every segment is registered.
 HOSTS = {"SLURM_NNODES": "2"}
 

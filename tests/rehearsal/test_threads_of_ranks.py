@@ -9,7 +9,6 @@ from support.rehearsal import Rehearsal, rehearse
 AUTO, ALL = ({"SYMM_REGISTER_LOCAL": value} for value in ("auto", "all"))
 VMM = ALL | {"SYMM_REGISTER_MEMORY": "vmm"}
 KEEPERS = pytest.mark.parametrize("env", [ALL, VMM], ids=["all", "vmm"])
-MB = 1 << 20
 LONG = 10  # seconds that a slow call takes here
 SCARCE = {"TRACEHOOK_EMU_MEMORY_GB": "1", "SPARE_MB": "640"}
 

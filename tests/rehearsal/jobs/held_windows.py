@@ -10,8 +10,6 @@ from common import start, tell
 from raw import Group, allocate, must, nccl
 from symmetric_tools import SIZE, empty, symmetric, works
 
-DEREGISTER = "ncclCommWindowDeregister"
-
 
 class OfTorch(Group):
     """The communicator of the default group."""

@@ -134,20 +134,7 @@ class _Draw:
         self.add("finish", group, tensors=(number,), sizes=(size,))
 
     def other(self) -> None:
-        kinds = (
-            "free",
-            "flight",
-            "flight",
-            "plain",
-            "barrier",
-            "trim",
-            "sync",
-            "empty_cache",
-            "reserve",
-            "restart",
-            "ask",
-        )
-        kind = self.chance.choice(kinds)
+        kind = self.chance.choice(OTHERS)
         if kind in ("free", "flight"):
             number = self.chance.choice(list(self.live))
             group, _ = self.live.pop(number)

@@ -146,13 +146,6 @@ def test_a_log_directory_that_cannot_be_used(tmp_path: Path, command: str) -> No
         assert f"--log {str(directory)!r} cannot be made a directory" in finished.err
 
 
-def test_rehearse_shows_devices() -> None:
-    """The command, and torch in it, sees the devices that were asked for."""
-    code = "import torch; print(torch.cuda.device_count())"
-    finished = _tracehook("rehearse", "--devices", "3", "--", sys.executable, "-c", code)
-    assert finished.out == "3\nrehearsal: no rule broken\n", finished.output
-
-
 def test_a_command_that_fails_is_no_success(tmp_path: Path) -> None:
     """The last lines say so, also where no process came to a call that could break a rule."""
     finished = _tracehook("rehearse", "--", sys.executable, tmp_path / "nothere.py")
@@ -273,20 +266,6 @@ def test_doctor_in_a_rehearsal() -> None:
         assert word in finished.out
 
 
-def test_doctor_as_json() -> None:
-    """`--json` has what was found, what was set and whether the hook works."""
-    finished = _warmly("rehearse", "--", TRACEHOOK, "doctor", "--json", SYMM_REGISTER_TIMEOUT="5")
-    told = json.loads(finished.out.partition("rehearsal:")[0])
-    assert finished.status == 0, finished.output
-    assert (told["version"], told["works"]) == (1, True)
-    assert told["settings"] == {"SYMM_REGISTER_TIMEOUT": "5", "SYMM_REGISTER_LOCAL": "all"}
-    assert told["self_test"].startswith("1 segment seen allocated, 1 seen freed")
-    shown = {"tracehook", "torch", "hook libraries", "rehearsal", "registers", "NCCL", "state", "memory"}
-    shown.add("registration")
-    assert shown == set(told["found"])
-    assert told["remarks"] == {}
-
-
 TORCHS_OWN = {"TORCH_DIST_USE_NCCL2": "0", "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
 
 
@@ -305,19 +284,11 @@ def test_doctor_says_who_registers(changes: dict[str, str], word: str) -> None:
     assert word in doctor("doctor", **changes, CUDA_VISIBLE_DEVICES="").out
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "word"),
-    [
-        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", "expandable_segments"),
-        ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync", "foreign_allocator"),
-        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "no_caching"),
-    ],
-)
-def test_doctor_where_the_hook_cannot_work(variable: str, value: str, word: str) -> None:
+def test_doctor_where_the_hook_cannot_work() -> None:
     """With an allocator that cannot be followed the doctor returns 1 and gives the reason, without a traceback."""
-    finished = _tracehook("rehearse", "--", TRACEHOOK, "doctor", **{variable: value})
+    finished = _tracehook("rehearse", "--", TRACEHOOK, "doctor", PYTORCH_NO_CUDA_MEMORY_CACHING="1")
     assert finished.status == 1, finished.output
-    assert word in finished.out
+    assert "no_caching" in finished.out
     assert "Traceback" not in finished.output
 
 

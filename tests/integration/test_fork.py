@@ -115,29 +115,8 @@ for leave in (os._exit, sys.exit):
     assert [event["event"] for event in log.events] == ["trace.begin", "hook.enable", "trace.end"]
 
 
-def test_subprocess_inherits_the_hook(tmp_path: Path) -> None:
-    """A pool of forked workers, as data loaders use, works with the hook on."""
-    code = """import torch
-from torch.utils.data import DataLoader
-loader = DataLoader(torch.arange(8), batch_size=2, num_workers=2)
-print(sorted(int(x) for batch in loader for x in batch))
-"""
-    env = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path)}
-    run = python(code, env=env, timeout=60)
-    assert (run.status, run.out) == (0, "[0, 1, 2, 3, 4, 5, 6, 7]\n"), run.output
-    assert len(reader.read_directory(tmp_path)) == 1
-
-
 def test_a_fork_beside_calls_of_other_threads_leaves_no_lock_behind(tmp_path: Path) -> None:
     """What counts the calls of a rehearsal is free in a child, whatever another thread did when it was forked."""
     run = rehearse("forks_beside_calls.py", log=tmp_path, timeout=120)
     assert run.status == 0, run.output
     assert run.facts()["hung"] == 0
-
-
-def test_two_runs_are_two_jobs(tmp_path: Path) -> None:
-    """Without a launcher that names them, into one directory."""
-    for _ in range(2):
-        python("import torch", env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path)})
-    jobs = {log.begin["job"] for log in reader.read_directory(tmp_path)}
-    assert len(jobs - {None}) == 2

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from support.processes import SCRIPTS, Finished, forked
 from support.processes import run as run_command
-from support.rehearsal import read_logs
 
 from tracehook.log import reader
 
@@ -68,26 +67,6 @@ def test_where_nothing_can_be_made() -> None:
     assert len(run.lines("/proc/")) <= 2, "one more for the ring"
 
 
-def test_limit_on_the_size_of_files(tmp_path: Path) -> None:
-    """When the log reaches the limit of a file's size, one line says so, and its whole lines are read."""
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
-    run = _run(tmp_path, limit + BUSY.format(events=5000))
-    assert len(run.lines("no log from here on")) == 1, run.output
-    assert len(run.lines("events are kept in memory only")) == 1, run.output
-    assert len(run.err.splitlines()) == 2, run.output
-    (log,) = reader.read_directory(tmp_path)
-    assert not log.ended
-    assert 10 < len(log.events) < 5000
-    assert log.foreign_lines == []
-
-
-def test_a_failed_log_is_quiet_for_good(tmp_path: Path) -> None:
-    """After the log gave up, not even a full ring makes another line."""
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
-    run = _run(tmp_path, limit + BUSY.format(events=100_000) + "import time; time.sleep(0.5)")
-    assert len(run.err.splitlines()) == 2, run.output
-
-
 @contextlib.contextmanager
 def _tiny(directory: Path, size: bytes) -> Iterator[None]:
     """Mount a file system of that size there, or skip the test with the system's reason."""
@@ -128,29 +107,3 @@ def test_file_taken_away(tmp_path: Path) -> None:
     code = f"import shutil, torch; shutil.rmtree({str(log)!r}); " + "\n" + BUSY.format(events=2000)
     assert _run(log, code).err == ""
     assert not log.exists()
-
-
-def test_two_processes_one_directory(tmp_path: Path) -> None:
-    """Processes that share a directory have a file each."""
-    code = """import os, subprocess, sys, torch
-subprocess.run([sys.executable, "-c", "import torch"], check=True)
-print("done")
-"""
-    _run(tmp_path, code)
-    logs = reader.read_directory(tmp_path)
-    assert len({log.begin["pid"] for log in logs}) == len(logs) == 2
-    assert all(log.ended for log in logs)
-    assert read_logs(tmp_path) == [], "neither had a rank nor used CUDA"
-
-
-def test_strange_job_name(tmp_path: Path) -> None:
-    """A job's name with slashes and spaces makes a file in the directory, not elsewhere."""
-    env = {
-        "SYMM_REGISTER_HOOK": "1",
-        "SYMM_REGISTER_LOG": str(tmp_path / "logs"),
-        "TORCHELASTIC_RUN_ID": "../../a job/ü",
-        "RANK": "x/y",
-    }
-    run = forked("import torch", env=env)
-    assert (run.status, run.err) == (0, ""), run.output
-    assert [path.parent for path in tmp_path.rglob("*.jsonl")] == [tmp_path / "logs"]

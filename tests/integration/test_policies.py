@@ -38,24 +38,3 @@ def test_policy_of_another_package_is_asked(site: Path) -> None:
     finished = python(ASK, "large-only,isolated", env={"PYTHONPATH": str(site)})
     assert finished.out.splitlines() == ["NONE large-only 0", "ISOLATED isolated 1", "ISOLATED isolated 1"]
     assert finished.status == 0, finished.output
-
-
-def test_the_default(site: Path) -> None:
-    """`shared` is asked, also when other packages bring policies."""
-    finished = python(ASK, "shared", env={"PYTHONPATH": str(site)})
-    assert finished.out.splitlines() == ["SHARED shared 0"] * 3
-
-
-def test_chosen_policy_that_is_missing() -> None:
-    """A chosen policy that is not installed is one line with the names that are, and the next one is asked."""
-    skipped, *answers = python(ASK, "large-only,isolated").out.splitlines()
-    assert skipped == "policy 'large-only' skipped: not installed; installed are isolated, measured, shared"
-    assert answers == ["ISOLATED isolated 1"] * 3
-
-
-def test_policy_that_is_broken(site: Path) -> None:
-    """A policy that cannot be imported is named with its error, in one line, and the next one is asked."""
-    (site / "my_policies.py").write_text("raise RuntimeError('[bold] not\\ntoday')\n")
-    skipped, *answers = python(ASK, "large-only,shared", env={"PYTHONPATH": str(site)}).out.splitlines()
-    assert skipped.endswith("(my-policies 1.0) cannot be loaded: RuntimeError: [bold] not today")
-    assert answers == ["SHARED shared 1"] * 3

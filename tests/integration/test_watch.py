@@ -1,4 +1,7 @@
-"""``tracehook watch`` beside a job that runs: in a terminal, in a pipe, once; and how it ends."""
+"""``tracehook watch`` beside a job that runs: in a terminal and in a pipe; and how it ends.
+
+What it makes of logs and of processes that were killed: tests/unit/test_follow.py.
+"""
 
 import codecs
 import fcntl
@@ -14,7 +17,6 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -230,53 +232,6 @@ def test_an_interrupt_ends_the_lines(watch: Callable[..., Watch], tmp_path: Path
     assert lines.ended == (0, b"")
 
 
-def test_more_ranks_than_the_terminal_has_lines(watch: Callable[..., Watch], tmp_path: Path) -> None:
-    """The table is as high as the terminal, however many ranks there are, and names how many are not shown."""
-    for rank in range(60):
-        _log(tmp_path, rank)
-    # One look for all: who is looked at a second time, seconds later, would be quiet.
-    screen = watch(tmp_path, "--interval", "60", terminal=True, rows=20)
-    picture = screen.until(r"(?s)60 processes: .*?and (\d+) more")
-    assert len(re.findall(r"running", picture[0])) == 60 - int(picture[1]) + 1
-    assert picture[0].count("\n") < 20
-
-
-def test_a_warning_is_said_once_in_lines(watch: Callable[..., Watch], tmp_path: Path) -> None:
-    """When it comes, in words; names of the log cannot colour it."""
-    path = _log(tmp_path, 3)
-    lines = watch(tmp_path, "--interval", "0.1")
-    lines.until("0 warnings")
-    with path.open("a") as file:
-        file.write(
-            json.dumps({"event": "agreement.timeout", "seq": 1, "comm": "[red]\x1b[31m", "missing_rank": 1}) + "\n"
-        )
-    lines.until(re.escape("rank 3: Rank 1 of communicator [red]?[31m missed an agreement"))
-    lines.until("1 warning;")
-    with path.open("a") as file:
-        file.write(json.dumps(END) + "\n")
-    assert "rank 3:" not in lines.rest()
-    assert lines.ended == (0, b"")
-
-
-def test_the_watch_ends_when_all_ranks_were_killed(watch: Callable[..., Watch], tmp_path: Path) -> None:
-    """Their logs have no end, and they run no more on this host. The launcher ends in order."""
-    logs, job = tmp_path / "logs", tmp_path / "job.py"
-    job.write_text(
-        "import sys, time\nsys.path.append(sys.argv[1])\nfrom common import start\nstart()\ntime.sleep(600)\n"
-    )
-    with ThreadPoolExecutor() as pool:
-        ran = pool.submit(rehearse, job, str(JOBS), ranks=RANKS, log=logs, timeout=90)
-        watched = watch("--interval", "0.5", logs)
-        watched.until(f"{RANKS} (running|quiet)")
-        for file in logs.glob("*.jsonl"):
-            begin = json.loads(file.read_text().splitlines()[0])
-            if file.match("*.rank[0-9]*"):
-                os.kill(begin["pid"], signal.SIGKILL)
-        ran.result()
-    assert "gone" in watched.rest()
-    assert watched.ended[0] == 0
-
-
 def test_keep_watches_on(watch: Callable[..., Watch], tmp_path: Path) -> None:
     """Without it the watch ends when all have ended; with it, it waits for processes that start later."""
     _log(tmp_path, 0, END)
@@ -286,41 +241,6 @@ def test_keep_watches_on(watch: Callable[..., Watch], tmp_path: Path) -> None:
         lines.until("1 process: 1 ended")
     _log(tmp_path, 1)
     lines.until("2 processes: 1 running, 1 ended")
-
-
-def test_once_without_a_log(tmp_path: Path) -> None:
-    """One line and status 2, for scripts: nothing there, nothing in it, nothing that is a log, no directory."""
-    empty, foreign, file = tmp_path / "empty", tmp_path / "foreign", tmp_path / "file"
-    empty.mkdir()
-    foreign.mkdir()
-    (foreign / "a.jsonl").write_text("{}\n")
-    file.touch()
-    for directory in (tmp_path / "missing", empty, foreign, file):
-        finished = run([TRACEHOOK, "watch", directory, "--once"])
-        assert (finished.status, finished.out, len(finished.err.splitlines())) == (2, "", 1), finished.output
-        assert str(directory) in finished.err
-
-
-def test_once_as_json(tmp_path: Path) -> None:
-    """`--json` has what the table has, for programs. It looks once."""
-    _log(tmp_path, 3, {"event": "segment.alloc", "seq": 1, "t_ns": 2, "device": 0, "total": 512}, END)
-    finished = run([TRACEHOOK, "watch", tmp_path, "--json"])
-    assert (finished.status, finished.err) == (0, ""), finished.output
-    told = json.loads(finished.out)
-    (process,) = told.pop("processes")
-    (host,) = told.pop("hosts")
-    assert host == {
-        "host": "?", "processes": 1, "ranks": [3], "in_trouble": 0,
-        "states": {"running": 0, "quiet": 0, "stuck": 0, "silent": 0, "gone": 0, "ended": 1, "no trace.end": 0},
-        "segments": 1, "bytes": 512, "communicators": 0, "held": 0, "warnings": 0, "waiting": 0, "dropped": 0,
-    }  # fmt: skip
-    assert process.pop("seconds") >= 0
-    assert told == {"version": 1, "directory": str(tmp_path), "waits": [], "not_read": {}}
-    assert process == {
-        "file": "job.rank3.host.103.jsonl", "host": None, "job": None, "rank": 3, "pid": 103, "state": "ended",
-        "segments": 1, "bytes": 512, "communicators": 0, "held": 0, "warnings": 0, "waiting": 0, "dropped": 0,
-        "latest": None,
-    }  # fmt: skip
 
 
 def test_an_interval_that_is_too_short() -> None:

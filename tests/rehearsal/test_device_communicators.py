@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from support.audits import CLEAN, FINDINGS, Audit
+from support.audits import FINDINGS, Audit
 from support.rehearsal import Rehearsal
-from support.symmetric import TIMEOUT, alike, assert_broken, play
+from support.symmetric import alike, assert_broken, play
 
 MIB = 1 << 20
 
@@ -25,24 +25,6 @@ def test_trim_leaves_windows_to_kernels(tmp_path: Path) -> None:
     assert (alike(run, "free"), alike(run, "later")) == ({"live": 0, "pinned": 0}, 32 * MIB)
     assert "device communicator" not in alike(run, "explained_later")
     assert [counted(run, rank) for rank in (0, 1)] == [[("create", True, 1), ("destroy", True, 0)]] * 2
-
-
-@pytest.mark.parametrize("case", ["ended", "aborted"])
-def test_a_group_that_ends_first_leaves_its_windows_to_nccl(tmp_path: Path, case: str) -> None:
-    """NCCL ends them in that call: no rule is broken, their memory has no window then, and the audit finds nothing."""
-    run = play("held_windows.py", case, log=tmp_path).assert_good()
-    assert run.events("deregister.window") == []
-    assert (alike(run, "windows"), alike(run, "live"), alike(run, "late")) == ([0], 0, 0)
-    Audit(tmp_path).expect(CLEAN)
-
-
-def test_an_abort_ends_the_wait_for_other_ranks(tmp_path: Path) -> None:
-    """Creating one is a collective call inside the communicator's gate, which does not keep an abort away."""
-    run = play("held_windows.py", "alone", log=tmp_path, TRACEHOOK_EMU_WINDOW_TIMEOUT="60").assert_good()
-    facts = run.facts(0)
-    assert facts["result"] == 3
-    assert facts["seconds"] < TIMEOUT + 3
-    assert counted(run, 0) == [("create", False, 0)]
 
 
 @pytest.mark.parametrize("case", ["grouped", "non_blocking"])

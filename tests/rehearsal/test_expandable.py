@@ -6,9 +6,6 @@ import pytest
 from support.rehearsal import Rehearsal, rehearse
 from support.symmetric import NEW, OLD
 from support.torch_versions import needs_nccl2
-from typer.testing import CliRunner
-
-from tracehook.commands import app
 
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
@@ -39,22 +36,6 @@ def test_older_ones_are_said(tmp_path: Path) -> None:
         assert facts["adopted"]["ours"] == facts["adopted"]["torch"] != []
         assert list(facts["status"]["reasons"]) == ["expandable_segments"]
         assert [event["adopted"] for event in run.events("range.map", rank)] == [True]
-
-
-def test_the_log_tells_what_was_mapped(tmp_path: Path) -> None:
-    """Each part that is mapped or unmapped is an event, at the end nothing is left, and the summary says the most."""
-    run = play(tmp_path, "first")
-    summary = CliRunner().invoke(app, ["summary", str(tmp_path)], env={"COLUMNS": "200"})
-    assert "expandable segments in 2 processes, up to " in summary.output
-    for rank in (0, 1):
-        told = run.events("range.map", rank) + run.events("range.unmap", rank)
-        told.sort(key=lambda event: event["seq"])
-        total = 0
-        for event in told:
-            total += event["size"] if event["event"] == "range.map" else -event["size"]
-            assert event["total"] == total
-        assert total == 0
-        assert not any(event.get("adopted") for event in told)
 
 
 @needs_nccl2

@@ -1,4 +1,4 @@
-"""The disk fills up while a job runs: the job is not hurt, and the audit names the disk."""
+"""The disk fills up while a job runs, and ends it: the audit names the disk."""
 
 import ctypes
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from audit.goldens import audit
-from support.rehearsal import rehearse, rehearse_until
+from support.rehearsal import rehearse_until
 
 JOB = "fills_the_disk.py"
 FULL = "No space left on device"
@@ -33,28 +33,17 @@ def first(log: Path) -> tuple[str, str]:
     return next((row for row in rows if row[1] == "error"), rows[0])[0], text.splitlines()[-2]
 
 
-def test_a_disk_that_fills_up_stops_the_logs_and_nothing_else(disk: Path) -> None:
-    """No page of a ring is missing then. Each rank says so in one line, and the audit finds nothing worse."""
-    run = rehearse(JOB, str(disk), "goes_on", ranks=2, devices=2, log=disk).assert_good()
-    told = [line for line in run.finished.err.splitlines() if line.startswith("tracehook: ")]
-    assert len(told) == 2, run.output
-    assert all("no log from here on" in line and line.endswith(f"{FULL}; the job goes on") for line in told), told
-    text, findings = audit(disk)
-    assert {row[0] for row in json.loads(findings)} == {"log-stopped"}, text
-    assert f"the log of ranks 0, 1 could not be written any more: {FULL}" in text
-
-
 def test_a_rank_that_ends_because_a_disk_is_full_is_named_with_its_error(disk: Path, tmp_path: Path) -> None:
     """Its own error, if its log is on another disk."""
     log = tmp_path / "log"
-    rehearse_until(30, JOB, str(disk), "raises", ranks=2, log=log)
+    rehearse_until(30, JOB, str(disk), ranks=2, log=log)
     rule, said = first(log)
     assert (rule, f"rank 1 ended by OSError: [Errno 28] {FULL}" in said) == ("ended-by-exception", True), said
 
 
 def test_a_rank_whose_log_is_on_the_full_disk_too_is_named_with_both(disk: Path) -> None:
     """The text of the error found no room in the log, and stands in the ring."""
-    rehearse_until(30, JOB, str(disk), "raises", ranks=2, log=disk)
+    rehearse_until(30, JOB, str(disk), ranks=2, log=disk)
     rule, said = first(disk)
     told = f"rank 1 ended by OSError: [Errno 28] {FULL}; its log had stopped before that: {FULL}"
     assert (rule, told in said) == ("ended-by-exception", True), said

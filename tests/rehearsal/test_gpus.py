@@ -59,12 +59,6 @@ def test_torch_and_nvml_say_what_it_is(gpu: str, row: tuple[Any, ...]) -> None:
     assert told("--gpu", gpu) == expected | {"nvml": [expected["name"], expected["memory"], *expected["capability"]]}
 
 
-def test_memory_can_be_another() -> None:
-    """`--memory` comes before what the device has."""
-    said = told("--gpu", "A100", "--memory", "40GiB")
-    assert (said["name"], said["memory"]) == ("NVIDIA A100-SXM4-80GB", 40)
-
-
 def test_without_the_option_it_is_what_it_was() -> None:
     """An H200 with 64 GiB, which says that it is emulated."""
     said = told()

@@ -78,28 +78,6 @@ def test_the_rank_that_the_others_wait_for_is_in_the_first_line(seed: int) -> No
         assert f"rank {rank} did not come, and waits in no other call" in first
 
 
-SLOW = """
-import time
-import torch, torch.distributed as dist
-from common import RANK, start
-device = start()
-tensor = torch.ones(4, device=device)
-for _ in range(4):
-    if RANK == 1:
-        time.sleep(2)
-    dist.all_reduce(tensor)
-torch.cuda.synchronize()
-dist.destroy_process_group()
-"""
-
-
-def test_a_slow_rank_is_no_hang(tmp_path: Path) -> None:
-    """The others wait for it for two seconds, four times, and the limit is ten."""
-    job = write_job(tmp_path / "slow.py", SLOW)
-    finished = run_command("launch_and_end.py", "2", "60", "SIGTERM", job, devices=2, limit=10)
-    assert (finished.status, told(finished)) == (0, []), finished.output
-
-
 SPLIT = """
 import time
 import torch, torch.distributed as dist

@@ -170,11 +170,9 @@ def test_registered_memory_becomes_symmetric(tmp_path: Path, group: str) -> None
         assert min(local) < window["seq"]
 
 
-@pytest.mark.parametrize("when", ["always", "later"])
-def test_expandable_segments_are_said(tmp_path: Path, when: str) -> None:
+def test_expandable_segments_are_said(tmp_path: Path) -> None:
     """Expandable segments are not registered, which torch does not say; tracehook does, once."""
-    more = EXPANDABLE if when == "always" else {}
-    by_torch, by_tracehook = play("expandable", when, log=tmp_path, ranks=0, only_torch=EVERYWHERE, **more)
+    by_torch, by_tracehook = play("expandable", log=tmp_path, ranks=0, only_torch=EVERYWHERE)
     by_torch.assert_good()
     assert (by_torch.facts()["sum"], by_torch.facts()["registered"]) == (1.0, 0)
     assert by_torch.finished.lines("expandable") == []

@@ -52,13 +52,6 @@ def test_pools_with_an_allocator_of_their_own_are_left_out(tmp_path: Path) -> No
     audit.expect(CLEAN, "2 segments stayed unregistered by choice (no-own-allocators).")
 
 
-def test_pools_with_an_allocator_of_their_own_are_registered_if_asked_for(tmp_path: Path) -> None:
-    """`own-allocators` asks for them; the other choice beside it stands."""
-    run = _run(tmp_path, SYMM_REGISTER_SEGMENTS="own-allocators,from-26MiB")
-    assert _registered(run) == SIZES - {DEFAULT}
-    Audit(tmp_path / "logs").expect(CLEAN)
-
-
 @pytest.mark.parametrize(
     ("env", "rule"),
     [

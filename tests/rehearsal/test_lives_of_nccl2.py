@@ -200,16 +200,6 @@ def test_shrink_of_the_default_group(tmp_path: Path, backend: str) -> None:
 
 
 @both
-def test_shrink_of_a_group(tmp_path: Path, backend: str) -> None:
-    """A group goes on without a rank, and the default group with all."""
-    run = play(tmp_path, "shrunk_group", backend, ranks=3)
-    assert_worked(run, "fewer", [0, 1], live=2)
-    assert_worked(run, "world", [0, 1], live=2, among=[0, 1, 2])
-    assert_worked(run, "world", [2], live=1, among=[0, 1, 2])
-    assert_calls(run, [0, 1], InitRankConfig=1, Split=1, Shrink=1, Destroy=3)
-
-
-@both
 def test_shrink_while_a_collective_hangs(tmp_path: Path, backend: str) -> None:
     """With the flag that ends the group's work, its registrations are undone as with any other group that ends."""
     run = play(tmp_path, "shrunk_while_it_hangs", backend, ranks=3)

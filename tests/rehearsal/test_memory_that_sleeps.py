@@ -38,8 +38,15 @@ def play(library: Path, log: Path, *arguments: str, hook: bool = True, **env: st
     return run
 
 
-@pytest.mark.parametrize("settings", [{}, {"SYMM_REGISTER_MEMORY": "vmm"}, {"SYMM_REGISTER_LOCAL": "all"}], ids=str)
-@pytest.mark.parametrize(("types", "seed"), [(PRIVATE, "0"), (SHAREABLE, "1")])
+@pytest.mark.parametrize(
+    ("types", "settings", "seed"),
+    [
+        (SHAREABLE, {}, "1"),
+        (PRIVATE, {"SYMM_REGISTER_MEMORY": "vmm"}, "0"),
+        (PRIVATE, {"SYMM_REGISTER_LOCAL": "all"}, "0"),
+        (SHAREABLE, {"SYMM_REGISTER_LOCAL": "all"}, "1"),
+    ],
+)
 def test_random_programs_that_sleep_are_right(
     library: Path, tmp_path: Path, types: str, settings: dict[str, Any], seed: str
 ) -> None:

@@ -1,7 +1,8 @@
-"""Files of metrics as jobs leave them: of ranks that end, disagree, hang, fork or are killed, and on a full disk."""
+"""Files of metrics as jobs leave them: of ranks that end, disagree or fork.
 
-import ctypes
-import os
+What hangs, is killed or finds a full disk: tests/unit/test_metrics.py and test_in_progress.py.
+"""
+
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,7 +19,6 @@ from support.rehearsal import Rehearsal, rehearse
 from tracehook.metrics.table import COMMON, METRICS
 
 RANKS = 4
-REFUSED = "ncclCommWindowRegister:fail@1=3#rank0"
 
 
 def play(tmp_path: Path, mode: str, ranks: int = RANKS, **given: Any) -> Rehearsal:
@@ -96,28 +96,6 @@ def test_a_disagreement_is_counted(tmp_path: Path) -> None:
     assert len(files(tmp_path)) == RANKS
 
 
-def test_a_registration_that_hangs_has_a_beginning(tmp_path: Path) -> None:
-    """While rank 1 waits in NCCL for rank 0, whose window was refused, it says since when."""
-    env = {"TEST_IN_VAIN": "2", "TRACEHOOK_EMU_WINDOW_TIMEOUT": "6"}
-    run = play(tmp_path, "hangs", ranks=2, faults=REFUSED, env=env)
-    facts = run.facts(1)
-    assert -0.1 <= facts["now"] - facts["since"] < 60, run.output
-    found = files(tmp_path)
-    assert found["0"]["tracehook_registrations_failed_total", "window", "register"] == 1
-    name = "tracehook_registration_in_progress_since_timestamp_seconds"
-    assert {values[name, "window"] for values in found.values()} == {0.0}
-
-
-def test_a_killed_rank_leaves_a_whole_file(tmp_path: Path) -> None:
-    """Which does not say that it ended; the others were ended by os._exit, and do not say so either."""
-    play(tmp_path, "killed")
-    found = files(tmp_path)
-    assert str(RANKS - 1) in found
-    for values in found.values():
-        assert values[("tracehook_ended_timestamp_seconds",)] == 0
-        assert sum(value for key, value in values.items() if key[0] == "tracehook_state") == 1
-
-
 @pytest.mark.parametrize("way", ["before", "after"])
 def test_a_forked_child(tmp_path: Path, way: str) -> None:
     """One that brings CUDA up has a file of its own; one that cannot use CUDA touches no file."""
@@ -156,30 +134,3 @@ def test_a_job_does_not_import_the_package(tmp_path: Path) -> None:
     code = "import sys, torch; print('done'); assert 'prometheus_client' not in sys.modules"
     assert _run(tmp_path, code) == []
     assert len(list(tmp_path.glob("*.prom"))) == 1
-
-
-def test_a_full_disk(tmp_path: Path) -> None:
-    """The last whole file stays, nothing half is left, and one line says why."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"tmpfs", os.fsencode(tmp_path), b"tmpfs", 0, b"size=64k") != 0:
-        pytest.skip("only root may mount a tiny file system")
-    try:
-        wait = f"""import time, torch
-from pathlib import Path
-place = Path({str(tmp_path)!r})
-while not list(place.glob("*.prom")):
-    time.sleep(0.01)
-with open(place / "large", "wb", buffering=0) as file:
-    try:
-        while file.write(bytes(512)) == 512:
-            pass
-    except OSError:
-        print("done")
-"""
-        (line,) = _run(tmp_path, wait)
-        assert "No space left" in line
-        (path,) = tmp_path.glob("tracehook*")
-        names = {sample.name for m in text_string_to_metric_families(path.read_text()) for sample in m.samples}
-        assert "tracehook_log_stopped" in names
-    finally:
-        libc.umount2(os.fsencode(tmp_path), 2)

@@ -1,16 +1,10 @@
 """Groups by the names that people know, and ranks by their number in the job: in the log and in exceptions."""
 
-import json
 from pathlib import Path
-from typing import Any
 
-from support.audits import CLEAN, Audit
+import pytest
 from support.packages import install
 from support.rehearsal import Rehearsal, rehearse
-
-from tracehook.audit.selection import jobs_in
-from tracehook.log import reader
-from tracehook.log.directory import find_logs
 
 JOB = "named_groups.py"
 POLICY = """
@@ -42,15 +36,15 @@ def errors(run: Rehearsal, ranks: tuple[int, ...]) -> tuple[str, str]:
     return kind, text
 
 
-def findings(log: Path) -> list[dict[str, Any]]:
-    """Return what the audit found."""
-    found: list[dict[str, Any]] = json.loads(Audit(log, "--json").out)["findings"]
-    return found
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
+    """The job whose second pair differs in a scope."""
+    return play(tmp_path_factory.mktemp("sizes"), "sizes").assert_good()
 
 
-def test_the_log_names_groups(tmp_path: Path) -> None:
+def test_the_log_names_groups(sizes: Rehearsal) -> None:
     """Each communicator of a group has one line, with the ranks of the job."""
-    run = play(tmp_path, "sizes").assert_good()
+    run = sizes
     for rank in range(4):
         pair = rank // 2
         assert named(run, rank) == {None: [0, 1, 2, 3], f"tp_{pair}": [2 * pair, 2 * pair + 1]}, run.output
@@ -59,38 +53,12 @@ def test_the_log_names_groups(tmp_path: Path) -> None:
         assert {line["comm_id"]: line["comm"] for line in lines} == ready
 
 
-def test_ranks_that_differ_are_named_by_the_job(tmp_path: Path) -> None:
+def test_ranks_that_differ_are_named_by_the_job(sizes: Rehearsal) -> None:
     """With their rank in the group beside it, alike on all ranks that raise."""
-    kind, text = errors(play(tmp_path, "sizes"), (2, 3))
+    kind, text = errors(sizes, (2, 3))
     assert kind == "RegistrationMismatch"
     assert "(group tp_1, ranks 2, 3): the ranks differ" in text
     assert "rank 2 (0 of tp_1) wants '33554432 bytes'; rank 3 (1 of tp_1) wants '67108864 bytes'" in text
-
-
-def test_a_rank_that_does_not_come_is_named_by_the_job(tmp_path: Path) -> None:
-    """In the exception of those that waited, and in the audit."""
-    run = play(tmp_path, "late", SYMM_REGISTER_TIMEOUT="2")
-    kind, text = errors(run, (2,))
-    assert kind == "RegistrationTimeout"
-    assert "rank 3 (1 of tp_1) did not come within the 2 s that rank 2 (0 of tp_1) waited" in text
-    (finding,) = [one for one in findings(tmp_path) if one["rule"] == "agreement-timeout"]
-    assert finding["ranks"] == [3]
-    assert finding["message"].startswith(f"group tp_1 (communicator {finding['comm']}; ranks 2, 3): rank 3 (1 of tp_1)")
-
-
-def test_a_slow_rank_is_waited_for(tmp_path: Path) -> None:
-    """An alarm about a communicator that its own group has not used yet begins no other sequence of rounds."""
-    run = play(tmp_path, "slow", SYMM_REGISTER_TIMEOUT="60").assert_good()
-    assert [run.facts(rank)["symmetric"] for rank in range(4)] == [True] * 4
-    assert findings(tmp_path) == []
-
-
-def test_a_swap_is_named_by_the_job(tmp_path: Path) -> None:
-    """The ranks find out before the call."""
-    kind, text = errors(play(tmp_path, "swapped"), (2, 3))
-    assert kind == "DistBackendError"
-    assert "rank 2 (0 of tp_1) wants" in text
-    assert "rank 3 (1 of tp_1) wants" in text
 
 
 def test_a_group_of_a_mesh_is_called_by_its_dimension_unless_it_may_be_another(tmp_path: Path) -> None:
@@ -98,24 +66,6 @@ def test_a_group_of_a_mesh_is_called_by_its_dimension_unless_it_may_be_another(t
     run = play(tmp_path, "mesh").assert_good()
     assert [{"tp", "dp"} & set(named(run, rank)) for rank in range(4)] == [set(), {"tp", "dp"}, {"tp", "dp"}, set()]
     assert (named(run, 1)["tp"], named(run, 1)["dp"]) == ([0, 1], [1, 3])
-
-
-def test_workers_of_mp_spawn_have_ranks_and_a_program_that_spawns_again_begins_an_attempt(tmp_path: Path) -> None:
-    """Their environment says none, so the first group of each does; and all readers know it.
-
-    The audit reads the last attempt, or the one that `--job` chooses.
-    """
-    run = rehearse(JOB, "spawned", str(tmp_path / "store"), "2", "2", devices=2, log=tmp_path / "log")
-    assert run.status == 0, run.output
-    logs = [log for log in reader.read_directory(tmp_path / "log") if log.rank is not None]
-    assert [log.rank for log in logs] == [0, 0, 1, 1]
-    assert [log.begin["rank"] for log in logs] == [None] * 4
-    with_rank = [event for log in logs for event in log.events if event["event"] == "rank.known"]
-    assert [(event["rank"], event["world_size"]) for event in with_rank] == [(0, 2), (0, 2), (1, 2), (1, 2)]
-    (job,) = jobs_in(find_logs(tmp_path / "log", tmp_path))
-    assert [len(job.only(number).workers) for number in job.attempts] == [2, 2]
-    Audit(tmp_path / "log").expect(CLEAN, "2 ranks")
-    Audit(tmp_path / "log", "--job", f"{job.id}#0").expect(CLEAN)
 
 
 def test_a_policy_knows_groups_by_name_and_ranks_and_explain_names_the_one_that_refused(tmp_path: Path) -> None:

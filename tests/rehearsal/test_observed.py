@@ -9,8 +9,6 @@ from support.rehearsal import Rehearsal, rehearse
 from support.torch_versions import BY_ITSELF, LEGACY, needs_nccl2
 
 NCCL2 = "TORCH_DIST_USE_NCCL2"  # 1: backend "nccl" is the group that registers by itself, if torch has it
-TORCH_HOOK = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
-
 # Then the network card could use every segment, and every segment is registered.
 HOSTS = {"SLURM_NNODES": "2"}
 
@@ -97,17 +95,13 @@ def test_torch_alone(tmp_path: Path, mode: str, kind: str) -> None:
         Audit(tmp_path).expect(CLEAN, "Clean: ")
 
 
-def test_nobody(tmp_path: Path) -> None:
-    """`off` registers nothing and misses nothing; windows of scopes are made all the same."""
-    run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL="off")
+@pytest.mark.parametrize(("mode", "kind"), [("off", "off"), ("observe", "observed")])
+def test_nobody(tmp_path: Path, mode: str, kind: str) -> None:
+    """`off` registers nothing and misses nothing, nor does `observe` with a group that registers nothing.
+
+    Windows of scopes are made all the same.
+    """
+    run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL=mode)
     for facts in run.told:
-        assert (facts["kinds"], facts["made"], facts["symmetric"]) == (["off"] * 2, 0, True)
-    Audit(tmp_path).expect(CLEAN, "Clean: ")
-
-
-def test_nobody_and_recorded(tmp_path: Path) -> None:
-    """`observe` with a group that registers nothing is `off`."""
-    run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL="observe")
-    for rank in (0, 1):
-        assert (run.facts(rank)["kinds"], run.facts(rank)["made"]) == (["observed"] * 2, 0)
+        assert (facts["kinds"], facts["made"], facts["symmetric"]) == ([kind] * 2, 0, True)
     Audit(tmp_path).expect(CLEAN, "Clean: ")

@@ -31,17 +31,6 @@ if RANK == 1:
 dist.destroy_process_group()
 """
 
-SIZES = """
-import torch, tracehook
-import torch.distributed as dist
-from common import RANK, start
-
-device = start()
-dist.all_reduce(torch.ones(8, device=device))
-torch.cuda.synchronize()
-with tracehook.symmetric(dist.group.WORLD):
-    torch.ones(16 << 20 if RANK == 2 else 4 << 20, device=device)
-"""
 PIECES = """
 import contextlib, os, time
 import torch
@@ -53,21 +42,6 @@ pieces = [4, 2, 2, 0] if RANK == 2 else [2] * WORLD  # the mistake
 with contextlib.suppress(dist.DistBackendError):
     dist.all_to_all_single(torch.empty(8, device=device), torch.ones(8, device=device), [2] * WORLD, pieces)
     torch.cuda.synchronize()
-time.sleep(1)  # until all have been told
-os._exit(0)
-"""
-SKIPS = """
-import contextlib, os, time
-import torch
-import torch.distributed as dist
-from common import RANK, WORLD, start
-
-device = start()
-part = torch.ones(4, device=device)
-with contextlib.suppress(dist.DistBackendError):
-    if RANK != 2:  # the mistake
-        dist.all_gather_into_tensor(torch.empty(4 * WORLD, device=device), part)
-    dist.all_reduce(part)
 time.sleep(1)  # until all have been told
 os._exit(0)
 """
@@ -118,36 +92,6 @@ def test_the_audit_names_the_hang_that_the_command_named(tmp_path: Path) -> None
     assert first["message"].replace(" (group ", "|").split("|")[0] in lines[0]
     assert f"communicator {first['comm']} (group " in first["message"]
     assert len(hangs) == len(lines)
-
-
-def test_a_rehearsal_that_is_well_has_no_log_of_its_own(tmp_path: Path) -> None:
-    """There is one file a rank."""
-    finished = rehearse(tmp_path / "log", "launch.py", "2", sys.executable, "splits.py", ranks=2)
-    assert finished.status == 0, finished.output
-    files = sorted(path.name.split(".")[1] for path in (tmp_path / "log").glob("*.jsonl"))
-    assert files.count("rank0") == files.count("rank1") == 1
-    assert not any(b"rehearsal." in path.read_bytes() for path in (tmp_path / "log").iterdir())
-
-
-def test_of_ranks_that_call_different_things_the_odd_one_comes_first(tmp_path: Path) -> None:
-    """Rank 2 skips a call: rank 0 is the first one that reports the difference, and not the first finding."""
-    job = write_job(tmp_path / "skips.py", SKIPS)
-    finished = rehearse(tmp_path / "log", "launch.py", "3", sys.executable, job, ranks=3, limit=5)
-    assert finished.status == RULES_BROKEN, finished.output
-    told = audit(tmp_path / "log")
-    assert told["first_finding"]["ranks"][0] == 2
-    first = next(finding for finding in told["findings"] if finding["rule"] == "rule-broken")
-    assert first["ranks"] == [2]
-    assert "this rank calls ncclAllReduce of 4 float32, sum, rank 0 calls ncclAllGather" in first["message"]
-
-
-def test_of_ranks_that_want_different_windows_the_odd_one_comes_first(tmp_path: Path) -> None:
-    """Rank 2 makes another tensor in its scope."""
-    job = write_job(tmp_path / "sizes.py", SIZES)
-    rehearse(tmp_path / "log", "launch.py", "3", sys.executable, job, ranks=3, limit=20)
-    first = audit(tmp_path / "log")["first_finding"]
-    assert (first["rule"], first["ranks"]) == ("agreement-mismatch", [2, 0, 1])
-    assert ": 64 MiB on rank 2; 16 MiB on rank 0; " in first["message"]
 
 
 def test_of_messages_that_do_not_fit_the_rank_that_is_in_most_of_them_comes_first(tmp_path: Path) -> None:

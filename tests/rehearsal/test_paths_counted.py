@@ -1,4 +1,7 @@
-"""Which path every collective took, counted at the gate: exact, by size, captures once, and after a kill too."""
+"""Which path every collective took, counted at the gate: exact, by size, and captures once.
+
+Communicators that come and go: tests/cpp/cases.cpp. What a killed process leaves: tests/unit/test_path_counts.py.
+"""
 
 import json
 from collections import Counter
@@ -106,34 +109,9 @@ def test_collectives_of_one_group(tmp_path: Path, version: str, path: str) -> No
     assert {kind[:2]: count for kind, count in mixed.items()} == {("all_reduce", 4096): 2, ("broadcast", 4096): 1}
 
 
-def test_threads_with_a_communicator_each(tmp_path: Path) -> None:
-    """No call of another thread or group is lost or counted twice; a group that ended keeps its counts."""
-    run = play("paths_counted.py", "threads", log=tmp_path).assert_good()
-    assert alike(run, "by_group") == {"first": 101, "second": 201, "unused": 1}
-    assert alike(run, "by_group_later") == alike(run, "by_group"), "a later group has the slot of the one that ended"
-    keys = alike(run, "keys")
-    told = [parse(event) for event in run.events("communicator.paths")]
-    logged = {
-        (keys[one.comm], one.rank): sum(row.count for row in one.rows) for one in told if one and one.comm in keys
-    }
-    assert logged == {(name, rank): count for rank in (0, 1) for name, count in alike(run, "by_group").items()}
-
-
 def test_more_kinds_than_there_is_room_for(tmp_path: Path) -> None:
     """The first 256 kinds keep their rows; all others count together, and none is lost."""
     run = play("paths_counted.py", "many", log=tmp_path).assert_good()
     made = alike(run, "made")
     assert alike(run, "at_end") == made + 1
     assert alike(run, "others") == made - 256, "the first call of the job is of a kind that comes again"
-
-
-def test_killed_processes_keep_their_counts(tmp_path: Path) -> None:
-    """SIGKILL lets nobody write a line: the counts stand in the ring."""
-    run = play("paths_counted.py", "killed", log=tmp_path)
-    assert [log.ended for log in run.logs] == [False, False], run.output
-    asked = CliRunner().invoke(app, ["summary", "--paths", "--json", str(tmp_path)])
-    rows = {
-        (row["path"], row["bucket"]): (row["ranks"], row["count"], row["nbytes"])
-        for row in json.loads(asked.output)["paths"]
-    }
-    assert rows == {("plain", 4): (2, 2, 8), ("plain", 4096): (2, 10, 40960), ("symmetric", 4096): (2, 14, 57344)}

@@ -1,4 +1,4 @@
-"""Peers that wait for signals: who did not send them is named, and nobody is where all were sent."""
+"""Peers that wait for signals: who did not send them is named. More of them are played in unit/test_peer_waits.py."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from audit.goldens import audit
-from support.rehearsal import rehearse, rehearse_until
+from support.rehearsal import rehearse_until
 
 MISUSE = "by PeerTensor.get(), which sends no signal: PeerGroup.get(tensor) does"
 
@@ -19,22 +19,21 @@ def ended(log: Path, ranks: int, *how: str) -> tuple[str, list[Any]]:
     return text.splitlines()[-2], [each for each in json.loads(findings) if each[1] == "error"]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_signals_that_no_rank_sends(tmp_path: Path, ranks: int) -> None:
+def test_signals_that_no_rank_sends(tmp_path: Path) -> None:
     """All read by the call that sends none, and wait for each other: no rank is more to blame than another."""
-    everybody = list(range(ranks))
-    last, found = ended(tmp_path / "log", ranks, *map(str, everybody))
+    everybody = list(range(4))
+    last, found = ended(tmp_path / "log", 4, *map(str, everybody))
     assert [(rule, sorted(named)) for rule, _, named, _ in found] == [("rank-missing", everybody)], last
     assert (
         "wait for each other in PeerGroup.wait, for signals that nobody sent: rank 0 waits for signal 1 of rank 1; "
         in last
     )
     assert MISUSE in last
-    assert re.search(r"; ranks 0(-\d|, 1) are at peer_signals\.py:\d+ in ring", last), last
+    assert re.search(r"; ranks 0-\d are at peer_signals\.py:\d+ in ring", last), last
     assert "What to do now: Call PeerGroup.get(tensor)" in last
 
 
-@pytest.mark.parametrize(("ranks", "wrong"), [(2, 1), (4, 1), (4, 3)])
+@pytest.mark.parametrize(("ranks", "wrong"), [(2, 1), (4, 3)])
 def test_a_rank_that_sends_no_signal_is_named_first(tmp_path: Path, ranks: int, wrong: int) -> None:
     """Only one reads by that call. Its left neighbour waits for it, and all others for that one, in a barrier."""
     last, found = ended(tmp_path / "log", ranks, str(wrong))
@@ -45,22 +44,3 @@ def test_a_rank_that_sends_no_signal_is_named_first(tmp_path: Path, ranks: int, 
     )
     assert f"read a tensor of rank {owner} by PeerTensor.get(), which sends no signal)" in last
     assert "What to do now: Call PeerGroup.get(tensor)" in last
-
-
-def test_two_ranks_that_wait_before_they_signal(tmp_path: Path) -> None:
-    """Each signal was called, and stands behind a wait for the other rank's."""
-    last, found = ended(tmp_path / "log", 2, "first")
-    assert [(rule, sorted(named)) for rule, _, named, _ in found] == [("rank-missing", [0, 1])], last
-    assert "rank 0 waits in PeerGroup.wait for signal 1 of rank 1 (called by rank 1, behind other work)" in last
-    assert "PeerTensor.get()" not in last
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_signals_that_were_all_sent_are_no_finding(tmp_path: Path, ranks: int) -> None:
-    """Whether the job then ends by itself, or is ended while it does something else."""
-    _, found = ended(tmp_path / "killed", ranks, "slow")
-    assert found == []
-    run = rehearse("peer_signals.py", ranks=ranks, log=tmp_path / "whole", timeout=120).assert_good()
-    assert [run.facts(rank)["copied"] for rank in range(ranks)] == [(rank - 1) % ranks for rank in range(ranks)]
-    assert not run.events("peer.timeout")
-    assert audit(tmp_path / "whole")[1] == "[\n\n]\n"

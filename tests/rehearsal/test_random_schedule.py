@@ -4,7 +4,6 @@ RANDOM_SCHEDULES is the number of seeds of each run (50 at least), RANDOM_SCHEDU
 can be played alone, with the variables of `play` below: ``random_schedule.py SEED 1``.
 """
 
-import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -164,30 +163,3 @@ def test_the_judgement_finds_what_is_not_compared() -> None:
     found = [why for seed in failures(run, 2).values() for why in seed]
     assert any("wrong at step" in why and "not announced" in why for why in found), run.output
     assert run.broken == ["W16"], run.output
-
-
-def test_a_rank_that_leaves_ends_the_wait_of_the_others_inside_nccl() -> None:
-    """The others wait for that rank in a call that nothing ends but an abort: each seed is over in seconds."""
-    seeds = 3
-    run = play(2, "none", "leaves", seeds=seeds)
-    assert failures(run, 2) == {}, run.output
-    run.assert_good()
-    for rank in (0, 1):
-        assert run.facts(rank)["seconds"] < 40 * seeds, run.output
-
-
-def test_a_seed_that_leaves_a_device_busy_is_the_last_of_its_processes() -> None:
-    """The next seed begins in new processes; the seed was right if some rank had announced what was wrong."""
-    # In each start the last rank says of the second seed that its device does not come to an end.
-    run = rehearse(
-        *("schedules_on_devices.py", "2", "4", "6", "some", "hangs", "threads", "stuck", "patient"),
-        devices=2,
-        env=variables("first-use") | {"SYMM_REGISTER_HOOK": "1"},
-        timeout=150,
-    )
-    told = json.loads(next(line for line in run.finished.out.splitlines() if line.startswith("{")))
-    assert told["starts"] == 3, run.output
-    assert sum(told["ended"].values()) == told["seeds"] == 6
-    assert told["failed"] == ["5"], run.output
-    assert told["ended"]["extra scope: right, then stuck"] == 1, "seed 5: nobody has announced anything"
-    assert told["ended"]["skip scope: RegistrationMismatch, then stuck"] == 1, "seed 7"

@@ -99,19 +99,14 @@ def test_torch_registers_in_vain(tmp_path: Path) -> None:
     Audit(tmp_path).expect(FINDINGS, "registered-in-vain", "that NCCL cannot use")
 
 
-@pytest.mark.parametrize("size", ["8", "48"])
-@pytest.mark.parametrize("memory", ["vmm", "torch"])
-def test_a_tensor_of_a_scope_is_sent(tmp_path: Path, memory: str, size: str) -> None:
-    """A window's memory goes to a rank without one, by send and broadcast: NCCL sees no mixture."""
+@pytest.mark.parametrize(("memory", "size", "ranks"), [("vmm", "48", 2), ("vmm", "48", 3), ("torch", "8", 2)])
+def test_a_tensor_of_a_scope_is_sent(tmp_path: Path, memory: str, size: str, ranks: int) -> None:
+    """A window's memory goes to a rank without one, by send and broadcast: NCCL sees no mixture.
+
+    Three ranks agree at their first collective that gains: a large send before it uses no registered memory.
+    """
     env = TORCH | {"SYMM_REGISTER_MEMORY": memory}
-    run = rehearse("registered_calls.py", "sent_from_scope", size, ranks=2, log=tmp_path, env=env).assert_good()
-    assert run.facts(1) == {"received": [3.0, 3.0], "broadcast": [3.0, 3.0]}
-    Audit(tmp_path).expect(CLEAN)
-
-
-def test_a_tensor_of_a_scope_is_sent_before_the_ranks_agreed(tmp_path: Path) -> None:
-    """Three ranks agree at their first collective that gains. A large send before it uses no registered memory."""
-    run = rehearse("registered_calls.py", "sent_from_scope", "48", ranks=3, log=tmp_path, env=VMM).assert_good()
+    run = rehearse("registered_calls.py", "sent_from_scope", size, ranks=ranks, log=tmp_path, env=env).assert_good()
     assert run.facts(1) == {"received": [3.0, 3.0], "broadcast": [3.0, 3.0]}
     Audit(tmp_path).expect(CLEAN)
 
@@ -144,16 +139,6 @@ def test_ranks_that_differ_register_nothing(tmp_path: Path, variable: str, value
     assert len(said) == 1, run.output
     if variable != "-" and what == "gather":
         assert "rank 1 made call 0 on memory that is not registered, and rank 0 wants it to be" in said[0]
-
-
-@pytest.mark.parametrize("what", ["gather", "send"])
-def test_ranks_that_are_alike_register(tmp_path: Path, what: str) -> None:
-    """The same program where nothing differs."""
-    run = rehearse(
-        "registered_apart.py", "SYMM_REGISTER_MEMORY", "vmm", what, ranks=2, log=tmp_path, hook=False, env=VMM
-    ).assert_good()
-    assert len(run.events("register.local")) >= 4
-    assert run.finished.lines("tracehook: ") == []
 
 
 def test_switching_off_leaves_no_registration(tmp_path: Path) -> None:

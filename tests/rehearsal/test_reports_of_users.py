@@ -79,27 +79,6 @@ def test_windows_that_differ_in_a_capture(tmp_path: Path) -> None:
     assert_swap_was_found(run)
 
 
-def test_tactics_that_need_other_scratch(tmp_path: Path) -> None:
-    """FlashInfer #3186: ranks that tune apart want other scratch; if both register, both hear which sizes."""
-    alone("other_tactics", "W2", "W12")
-    run = play("other_tactics", tmp_path).assert_good()
-    text = sentence(run, "scratch")
-    assert WINDOW in text
-    assert "rank 0 wants '33554432 bytes, flags 1'; rank 1 wants '50331648 bytes, flags 1'" in text
-    assert "Let all ranks register the same sizes in one order" in text
-    assert [(run.facts(rank)["scratch_called"], run.facts(rank)["sum"]) for rank in (0, 1)] == [(0, 3.0)] * 2
-
-
-def test_a_tactic_whose_scratch_is_there_already(tmp_path: Path) -> None:
-    """FlashInfer #3186: if one rank's scratch has a window already, all say that it went on without the others."""
-    first, _ = alone("other_tactics_one_fits", "W1", hang=HANG)
-    assert first["hangs"] is True, "the rank with the scratch waits in its collective"
-    run = play("other_tactics_one_fits", tmp_path).assert_good()
-    text = said_by_both(run, "scratch", 1)
-    assert f'rank 1 waits at "{WINDOW}" before call 1; rank 0 made call 1 (all_reduce, send buffer in window 0' in text
-    assert [run.facts(rank)["sum"] for rank in (0, 1)] == [3.0, 3.0]
-
-
 def test_a_window_registered_in_a_capture(tmp_path: Path) -> None:
     """VLLM #54626: a window that is registered in a capture is refused before NCCL, and the capture is not lost."""
     assert all("CUDA error" in facts["capture"] for facts in alone("registered_in_a_capture", "W6"))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.rehearsal import Rehearsal
-from support.symmetric import NEW, OLD, both, play
+from support.symmetric import NEW, both, play
 
 REASONS = {
     "symmetric": ("symmetric", "all of its 33554432 bytes lie in a window"),
@@ -45,62 +45,59 @@ def test_reason_on_a_rank_outside_of_the_group(run: Rehearsal) -> None:
     assert other[:3] == [False, "no_communicator", "this rank is no member of the group"]
 
 
-PATHS = {  # the path and its reason with NCCL 2.28.9, and with 2.30.7
-    "without_operation": ((None, None), (None, None)),
-    "in_place": (("symmetric", "in_windows"), ("symmetric", "in_windows")),
-    "two_windows": (("symmetric", "in_windows"), ("symmetric", "in_windows")),
-    "integers": (("plain", "dtype"), ("plain", "dtype")),
-    "gathered_integers": (("symmetric", "in_windows"), ("symmetric", "in_windows")),
-    "as_integers": (("plain", "dtype"), ("plain", "dtype")),
-    "maximum": (("plain", "reduction"), ("plain", "reduction")),
-    "average": (("plain", "reduction"), ("symmetric", "in_windows")),
-    "outside": (("plain", "windows"), ("plain", "windows")),
-    "send_outside": (("plain", "windows"), ("depends", "cost_model")),
-    "large_send_outside": (("plain", "windows"), ("symmetric", "in_windows")),
-    "receive_outside": (("plain", "windows"), ("symmetric", "in_windows")),
-    "all_to_all": (("plain", "operation"), ("plain", "operation")),
-    "not_cuda": (("plain", "not_cuda"), ("plain", "not_cuda")),
-    "not_enabled": (("plain", "not_enabled"), ("plain", "not_enabled")),
-    "copied": (("copy_engine", "policy"), ("copy_engine", "policy")),
+PATHS = {  # the path and its reason with NCCL 2.30.7; the rules by version are in tests/unit/test_paths.py
+    "without_operation": (None, None),
+    "in_place": ("symmetric", "in_windows"),
+    "two_windows": ("symmetric", "in_windows"),
+    "integers": ("plain", "dtype"),
+    "gathered_integers": ("symmetric", "in_windows"),
+    "as_integers": ("plain", "dtype"),
+    "maximum": ("plain", "reduction"),
+    "average": ("symmetric", "in_windows"),
+    "outside": ("plain", "windows"),
+    "send_outside": ("depends", "cost_model"),
+    "large_send_outside": ("symmetric", "in_windows"),
+    "receive_outside": ("symmetric", "in_windows"),
+    "all_to_all": ("plain", "operation"),
+    "not_cuda": ("plain", "not_cuda"),
+    "not_enabled": ("plain", "not_enabled"),
+    "copied": ("copy_engine", "policy"),
 }
 
 
-@pytest.fixture(scope="module", params=[OLD, NEW])
-def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Rehearsal]:
-    """Run the job that asks for paths, once with each NCCL; return which one, and the run."""
-    log = tmp_path_factory.mktemp("paths")
-    found = play("symmetric_explain.py", "paths", log=log, version=request.param).assert_good()
-    return (OLD, NEW).index(request.param), found
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
+    """Run the job that asks for paths."""
+    return play("symmetric_explain.py", "paths", log=tmp_path_factory.mktemp("paths"), version=NEW).assert_good()
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_path(asked: tuple[int, Rehearsal], name: str) -> None:
+def test_path(asked: Rehearsal, name: str) -> None:
     """The path and its reason are those of the version, the text is one line, and the rest of the answer is as ever."""
-    version, run = asked
-    for path, reason, text, same in both(run, name):
-        assert (path, reason) == PATHS[name][version], text
+    for path, reason, text, same in both(asked, name):
+        assert (path, reason) == PATHS[name], text
         assert (path is None) == (text is None)
         assert "\n" not in (text or "")
         assert same
 
 
-def test_path_on_a_rank_outside_of_the_group(asked: tuple[int, Rehearsal]) -> None:
+def test_path_on_a_rank_outside_of_the_group(asked: Rehearsal) -> None:
     """A rank that is no member has no path there, and is told so."""
-    _, other = both(asked[1], "no_member")
+    _, other = both(asked, "no_member")
     assert other == ["plain", "no_communicator", "this rank is no member of the group", True]
 
 
-def test_path_of_an_unknown_operation(asked: tuple[int, Rehearsal]) -> None:
+def test_path_of_an_unknown_operation(asked: Rehearsal) -> None:
     """A ValueError names the known ones, wherever the tensor is."""
     for name in ("unknown", "unknown_on_cpu"):
-        for kind, text in both(asked[1], name):
+        for kind, text in both(asked, name):
             assert kind == "ValueError"
             assert text.startswith("tracehook: the operation is 'add': give one of all_gather, all_reduce")
 
 
-def test_an_explanation_shows_its_path(asked: tuple[int, Rehearsal]) -> None:
+def test_an_explanation_shows_its_path(asked: Rehearsal) -> None:
     """Only where an operation was named."""
-    for without, named in both(asked[1], "shown"):
+    for without, named in both(asked, "shown"):
         assert without.endswith("')")
         assert "path" not in without
         assert named.startswith(without[:-1] + ", path='symmetric', path_reason='in_windows', path_text='both")

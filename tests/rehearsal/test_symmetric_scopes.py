@@ -1,4 +1,4 @@
-"""Scopes of symmetric memory: nested, on several groups and threads, ended by exceptions, after the end of a group."""
+"""Scopes of symmetric memory: nested, on several groups and threads, ended by exceptions, of groups that have ended."""
 
 from importlib import metadata
 from pathlib import Path
@@ -22,10 +22,6 @@ TOLD: dict[str, dict[str, Any]] = {
         "symmetric": [[scope == group for group in range(3)] for scope in (0, 1, 2, 1, 0)],
         "sums": [3.0] * 5,
     },
-    # A tensor is symmetric in all groups of its scope, in whatever order a rank names them.
-    "several_groups": {"symmetric": [True] * 3, "sums": [3.0] * 3},
-    # Four threads at once, each with a group of its own: only what is made inside is symmetric.
-    "threads": {"errors": [], "symmetric": [[True, False] * 3] * 4, "sums": [[3.0, 3.0]] * 4},
     # What another thread makes meanwhile is ordinary memory.
     "other_thread": {"symmetric": [True, False]},
     # An exception passes through the scope, nothing is registered, and the next scope makes up for it.
@@ -40,8 +36,6 @@ TOLD: dict[str, dict[str, Any]] = {
     "exception_in_inner": {"symmetric": [True, False]},
     # Small tensors lie in one window, views of them are symmetric, and a new one needs no new window.
     "many_tensors": {"windows": [1, 1], "symmetric": [True] * 3, "sum": 3.0},
-    # A group that is destroyed loses its windows; another one in its place begins anew.
-    "anew": {"rounds": [[True, 1, 3.0, 0], [True, 1, 5.0, 0], [True, 1, 7.0, 0]]},
     # In a forked child scopes, sync and trim do nothing and nothing is called; the parent is not disturbed.
     "forked": {"child": "False not_enabled 0 0 [] 0", "sum": 3.0},
     # After disable() a scope is the shared object that does nothing; windows stay, and enable() brings scopes back.
@@ -57,7 +51,7 @@ TOLD: dict[str, dict[str, Any]] = {
     },
 }
 MORE = (
-    *("in_a_capture", "different_acts", "after_mismatch", "status", "after_abort"),
+    *("in_a_capture", "different_acts", "after_mismatch", "status"),
     *("many_hints", "hints_of_each_rank", "distributed_tensor", "tasks", "generator"),
 )
 
@@ -134,32 +128,6 @@ def test_status_counts_pools_and_windows(run: Rehearsal) -> None:
         assert found["row"].pop("bytes") >= 80 * MB
         assert found["row"] == {"group": None, "windows": 2, "pinned": 0, "deferred": 0, "refused": None}
         assert found["left"] == 0
-
-
-def test_scope_of_an_aborted_group(run: Rehearsal) -> None:
-    """A scope of a group that was aborted raises at its end and says that there is no communicator."""
-    for found in both(run, "after_abort"):
-        kind, text = found["error"]
-        assert kind == "RegistrationError"
-        assert "no communicator" in text
-        assert found["symmetric"] == [False]
-        assert found["reason"] == ["no_communicator", None]
-        assert found["works"], "other groups are not disturbed"
-
-
-def test_group_without_a_communicator_yet(tmp_path: Path) -> None:
-    """The first scope of a group makes its communicator, on all ranks, if torch was waiting for a collective."""
-    found = play("symmetric_explain.py", "lazy", log=tmp_path).assert_good()
-    assert both(found, "pointer") == [0, 0]
-    assert alike(found, "no_communicator")[1] == "no_communicator"
-    assert alike(found, "symmetric")[1] == "symmetric"
-
-
-def test_sends_of_pairs_of_ranks_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    """A scope makes a group's communicator, and torch still makes one for the sends of each pair of ranks."""
-    found = rehearse("symmetric_scopes.py", "sends_of_pairs", ranks=3, log=tmp_path).assert_good()
-    told = [found.facts(rank)["sends_of_pairs"] for rank in range(3)]
-    assert told == [{"sum": 6.0, "received": float((rank - 1) % 3)} for rank in range(3)]
 
 
 def test_rank_outside_of_the_group(tmp_path: Path) -> None:

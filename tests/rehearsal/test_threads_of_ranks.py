@@ -9,7 +9,6 @@ from support.rehearsal import Rehearsal, rehearse
 AUTO, ALL = ({"SYMM_REGISTER_LOCAL": value} for value in ("auto", "all"))
 VMM = ALL | {"SYMM_REGISTER_MEMORY": "vmm"}
 KEEPERS = pytest.mark.parametrize("env", [ALL, VMM], ids=["all", "vmm"])
-MB = 1 << 20
 LONG = 10  # seconds that a slow call takes here
 SCARCE = {"TRACEHOOK_EMU_MEMORY_GB": "1", "SPARE_MB": "640"}
 
@@ -51,11 +50,10 @@ def test_a_free_beside_a_call_that_waits_for_its_thread(tmp_path: Path, env: dic
     assert len(run.events("segment.buried")) == (0 if call == "ncclCommInitRank" else 1)
 
 
-@KEEPERS
-def test_a_free_beside_a_long_collective(tmp_path: Path, env: dict[str, str]) -> None:
+def test_a_free_beside_a_long_collective(tmp_path: Path) -> None:
     """A first collective connects the ranks, which takes as long as the other ones do."""
     slow = f"ncclAllReduce:slow@1={LONG}s"
-    run = rehearse("threads_of_ranks.py", "ncclAllReduce", devices=2, log=tmp_path, env=env, faults=slow)
+    run = rehearse("threads_of_ranks.py", "ncclAllReduce", devices=2, log=tmp_path, env=VMM, faults=slow)
     assert_through(run)
     assert_all_back(run, tmp_path)
     assert run.facts()["took"][0] < LONG / 2
@@ -89,10 +87,9 @@ def test_an_abort_empties_the_grave(tmp_path: Path, env: dict[str, str]) -> None
     Audit(tmp_path).expect(CLEAN)
 
 
-@KEEPERS
-def test_a_process_ends_beside_its_grave(tmp_path: Path, env: dict[str, str]) -> None:
+def test_a_process_ends_beside_its_grave(tmp_path: Path) -> None:
     """What is buried at the end goes with the process."""
-    run = rehearse("threads_of_ranks.py", "ncclCommSplit", "exit", devices=2, log=tmp_path, env=env)
+    run = rehearse("threads_of_ranks.py", "ncclCommSplit", "exit", devices=2, log=tmp_path, env=VMM)
     assert_through(run)
     assert len(run.events("segment.buried")) == 1
 

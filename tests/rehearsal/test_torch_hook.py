@@ -1,26 +1,13 @@
-"""What PyTorch's own registration hook does wrong, and tracehook does not. A test here fails when PyTorch mends it."""
+"""What PyTorch's own registration hook does wrong, and tracehook does not. A test here fails when PyTorch mends it.
+
+More is in test_holes_of_torch.py, and what tracehook does with two devices in test_devices.py.
+"""
 
 from pathlib import Path
 
 from support.rehearsal import rehearse
 
-from tracehook.audit.summary import summarise
-
 TORCH_HOOK = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
-
-
-def test_torch_raises_after_destroy() -> None:
-    """With torch's hook, allocation and empty_cache raise once all groups are destroyed."""
-    run = rehearse("after_destroy.py", env=TORCH_HOOK)
-    assert "NCCL communicator was aborted" in run.facts()["allocation"], run.output
-    assert "NCCL communicator was aborted" in run.facts()["empty_cache"], run.output
-
-
-def test_allocation_after_destroy(tmp_path: Path) -> None:
-    """With tracehook, allocation and empty_cache work once all groups are destroyed."""
-    run = rehearse("after_destroy.py", log=tmp_path).assert_good()
-    assert run.facts() == {"allocation": "", "empty_cache": ""}
-    assert summarise(run.log()).local.left == 0
 
 
 def test_torch_dies_of_a_second_device() -> None:
@@ -28,18 +15,6 @@ def test_torch_dies_of_a_second_device() -> None:
     run = rehearse("two_devices.py", devices=2, env=TORCH_HOOK)
     assert "Mismatch between CUDA memory segment device" in run.facts()["first"], run.output
     assert run.status != 0
-
-
-def test_segments_on_two_devices(tmp_path: Path) -> None:
-    """With tracehook, each communicator gets the segments of its own device and no others, at birth and later."""
-    run = rehearse("two_devices.py", devices=2, log=tmp_path).assert_good()
-    assert run.facts()["pair"] == [2.0, 2.0]
-    device_of = {e["segment"]: e["device"] for e in run.events("segment.alloc") + run.events("segment.adopt")}
-    home_of = {e["comm_id"]: e["device"] for e in run.events("communicator.pending")}
-    registered = run.events("register.local")
-    assert {0, 1} <= set(home_of.values())
-    assert len(registered) > 4
-    assert all(device_of[event["segment"]] == home_of[event["comm_id"]] for event in registered)
 
 
 def test_torch_misses_a_segment_born_during_a_birth() -> None:

@@ -102,14 +102,6 @@ def test_bad_arguments_are_one_line(arguments: list[str], told: str) -> None:
     assert told in line
 
 
-def test_it_starts_a_process_for_each_device(tmp_path: Path) -> None:
-    """Without a launcher."""
-    quick = (*QUICK, "--operations", "all_gather", "--mode", "eager", "--out", tmp_path / "t.json")
-    ran = run_command(SCRIPTS / "tracehook", "tune", *quick, devices=2)
-    assert ran.status == 0, ran.output
-    assert set(load(tmp_path / "t.json").rows) == {Row("all_gather", "bfloat16", False, 2, 1)}
-
-
 @pytest.mark.parametrize("command", [["tracehook"], ["torchrun", "--nproc-per-node", "1", "-m", "tracehook"]])
 def test_without_a_gpu_it_says_so(command: list[str]) -> None:
     """One line, alone and under a launcher."""
@@ -140,7 +132,7 @@ def _windows(log: Path) -> int:
 
 
 def test_control_c_ends_it_without_a_stack_trace(tmp_path: Path) -> None:
-    """Exit status 130, all processes end, and there is no table."""
+    """Exit status 130, all processes end, and there is no table. Without a launcher it starts one for each device."""
     tune_for_long = [str(SCRIPTS / "tracehook"), "tune", "--samples", "5000", "--out", str(tmp_path / "t.json")]
     command = ["rehearse", "--devices", "2", "--log", str(tmp_path / "log"), "--", *tune_for_long]
     with (tmp_path / "told").open("w") as told:

@@ -68,15 +68,6 @@ def test_an_unknown_call_is_one_line() -> None:
     assert "--registered 'broadcast': expected all_gather, all_to_all, send" in ran.err
 
 
-def job(folder: Path, table: Table | None, **env: str) -> Rehearsal:
-    """Run calls under the policy ``measured``, with this table."""
-    path = folder / "by_hand.json"
-    if table is not None:
-        path.write_text(table.as_json())
-    chosen = VMM | {"SYMM_REGISTER_POLICY": "measured", "SYMM_REGISTER_TUNED": str(path)} | env
-    return rehearse("registered_calls.py", "by_table", ranks=2, log=folder / "log", env=chosen).assert_good()
-
-
 def by_hand(table: Table) -> Table:
     """Return it with other times: eager gathers gain from 2 MiB on, captured ones and sends never."""
 
@@ -92,32 +83,18 @@ def by_hand(table: Table) -> Table:
     return replace(table, registered=rows)
 
 
-def values(made: dict[str, object]) -> dict[str, object]:
-    """Return what the calls have exchanged."""
-    return {name: made[name] for name in ("values 1", "values 2", "values 4", "sent")}
-
-
-@pytest.mark.parametrize("case", ["same", "elsewhere", "missing", "plain"])
-def test_calls_run_on_registered_memory_as_the_table_says(
-    tmp_path: Path, measured: tuple[Rehearsal, Table], case: str
-) -> None:
-    """On both ranks; without a table for this machine, by default."""
-    table = by_hand(measured[1])
-    if case == "elsewhere":
-        table = replace(table, machine=replace(table.machine, gpu="NVIDIA A100"))
-    env = {"SYMM_REGISTER_POLICY": "shared"} if case == "plain" else {}
-    ran = job(tmp_path, table if case != "missing" else None, **env)
-    wanted = ["gathered 2", "gathered 4"] if case == "same" else ["sent 40"]
+def test_calls_run_on_registered_memory_as_the_table_says(tmp_path: Path, measured: tuple[Rehearsal, Table]) -> None:
+    """On both ranks. Which calls do without such a table: tests/unit/test_measured_sizes.py."""
+    path = tmp_path / "by_hand.json"
+    path.write_text(by_hand(measured[1]).as_json())
+    env = VMM | {"SYMM_REGISTER_POLICY": "measured", "SYMM_REGISTER_TUNED": str(path)}
+    ran = rehearse("registered_calls.py", "by_table", ranks=2, log=tmp_path / "log", env=env).assert_good()
     for rank in range(2):
         made = ran.facts(rank)["made"]
-        assert [name for name in ("gathered 1", "gathered 2", "gathered 4", "sent 40") if made[name]] == wanted
-        assert values(made) == {f"values {size}": [1.0, 2.0] for size in (1, 2, 4)} | {"sent": 2.0}
-    told = ran.facts()["told"]
-    if case == "same":
-        assert "all_gather from 2 MiB (captured: never), all_to_all from 16 MiB (captured: 4 MiB), send never" in told
-    else:
-        assert "all_gather from 16 MiB (captured: 8 MiB)" in told
-    said = {"elsewhere": "made elsewhere (gpu NVIDIA A100, here", "missing": "No such file"}.get(case)
-    lines = ran.finished.lines("policy 'measured'")
-    assert len(lines) == (2 if said else 0), ran.output
-    assert all(said in line for line in lines if said)
+        used = {"gathered 1": False, "gathered 2": True, "gathered 4": True, "sent 40": False}
+        assert {name: bool(made[name]) for name in used} == used
+        assert [made[f"values {size}"] for size in (1, 2, 4)] == [[1.0, 2.0]] * 3
+        assert made["sent"] == 2.0
+    told = "all_gather from 2 MiB (captured: never), all_to_all from 16 MiB (captured: 4 MiB), send never"
+    assert told in ran.facts()["told"]
+    assert ran.finished.lines("policy 'measured'") == []

@@ -46,9 +46,3 @@ def test_ranks_that_change_alike_hear_nothing(tmp_path: Path) -> None:
     run = play("all", tmp_path)
     assert heard(run) == [], run.output
     assert run.finished.lines("registrations with communicator") == []
-
-
-def test_a_rank_that_registers_again_is_level(tmp_path: Path) -> None:
-    """disable() and enable() on one rank: the others hear of the first, and of no difference after the second."""
-    run = play("back", tmp_path)
-    assert heard(run) == [(0, LAST, False), (1, LAST, False)], run.output

@@ -13,7 +13,7 @@ import pytest
 from support import warm
 from support.audits import Audit
 from support.processes import GRACE, SCRIPTS, Finished, environment, run
-from support.rehearsal import EXAMPLES, JOBS, rehearse
+from support.rehearsal import EXAMPLES, rehearse
 
 from tracehook.rehearsal.warm import Warm
 
@@ -206,17 +206,8 @@ def _command(*arguments: str | Path, **env: str) -> Finished:
     return run([SCRIPTS / "tracehook", "rehearse", *arguments], env, timeout=120)
 
 
-def test_the_command_says_what_was_forked(tmp_path: Path) -> None:
-    """``--warm`` starts torchrun and its ranks warm, and says how many."""
-    torchrun = [str(SCRIPTS / "torchrun"), "--standalone", "--nproc-per-node", "2"]
-    finished = _command("--devices", "2", "--warm", "--log", tmp_path, "--", *torchrun, JOBS / "plain.py")
-    assert finished.status == 0, finished.output
-    assert "warm start: 3 processes were forked, 0 started cold\n" in finished.out
-    assert finished.orphans == 0
-
-
 def test_ranks_are_warm_when_torchrun_chooses_their_threads(tmp_path: Path) -> None:
-    """Torchrun sets OMP_NUM_THREADS for them if nobody has, after torch was imported."""
+    """And the command says how many. Torchrun sets OMP_NUM_THREADS for them if nobody has, after torch was imported."""
     job = tmp_path / "threads.py"
     told = "f\"{os.environ['OMP_NUM_THREADS']} {torch.get_num_threads()}\\n\".encode()"
     job.write_text(f"import os, torch; os.write(1, {told})")  # whole: both ranks print at the same time

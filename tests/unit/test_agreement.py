@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -135,15 +134,6 @@ def test_ranks_that_want_the_same_go_on(store, ranks):
     assert [member.rounds for member in members] == [3] * ranks
 
 
-def test_nobody_goes_on_before_the_last_has_come(store, background):
-    """Those that came first wait for the last one."""
-    first, second, last = _ranks(store, 3)
-    waiting = [background(member.compare, "windows", ["a"], PATIENCE) for member in (first, second)]
-    assert [call.returned() for call in waiting] == [False, False]
-    last.compare("windows", ["a"], PATIENCE)
-    assert [call.result() for call in waiting] == [False, False]
-
-
 def test_a_group_of_one_asks_nobody():
     """A lone rank agrees with itself, raises its own failure, and does not touch the store."""
     (alone,) = _ranks(object(), 1)
@@ -165,22 +155,6 @@ def test_the_trips_of_a_rank_do_not_grow_with_the_ranks(store, ranks):
     for _ in range(10):
         _compare(members, [["a"]] * ranks)
     assert [member.trips - made for member, made in zip(members, before, strict=True)] == [70] + [50] * (ranks - 1)
-
-
-def test_channels_on_one_store_do_not_mix(store):
-    """Rounds of two communicators, and of two channels of one, know nothing of each other."""
-    outcomes = {}
-    threads = [
-        threading.Thread(
-            target=lambda name=name: outcomes.update({name: _compare(_ranks(store, 3, name), [[name]] * 3)})
-        )
-        for name in ("35fb/windows", "35fb/placement", "77aa/windows")
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert outcomes == {name: [False] * 3 for name in ("35fb/windows", "35fb/placement", "77aa/windows")}
 
 
 def test_one_round_at_a_time(store, background, until):
@@ -364,26 +338,6 @@ def test_who_comes_late_is_told_and_is_level_again_at_the_next_call(store, absen
     assert [call.result() for call in again] == [False, False]
 
 
-@pytest.mark.parametrize("store", ["hash", "file"], indirect=True)
-def test_whatever_the_delays_all_go_on_or_none(store):
-    """With delays around the deadline, no rank ever goes on in a round in which another raises."""
-    ranks, rounds, deadline = 4, 60, 0.012
-    members = _ranks(store, ranks)
-
-    def live(rank: int) -> list[str]:
-        chance = random.Random(100 + rank)
-        seen = []
-        for number in range(rounds):
-            time.sleep(chance.choice((0, 0.25, 0.5, 1, 1.02, 1.1)) * deadline)
-            seen.append(type(_outcome(members[rank].compare, f"round {number}", ["a"], deadline)).__name__)
-        return seen
-
-    by_round = list(zip(*_together([partial(live, rank) for rank in range(ranks)]), strict=True))
-    assert [seen for seen in by_round if len(set(seen)) != 1] == []
-    kinds = {name for seen in by_round for name in seen}
-    assert kinds == {"bool", "RegistrationTimeout"}
-
-
 # --- what stays behind ---
 
 
@@ -523,18 +477,6 @@ def test_torch_is_not_imported():
 
 
 # --- level again ---
-
-
-@every_store
-@pytest.mark.parametrize("absent", [0, 2])
-def test_who_skipped_a_call_joins_the_next_one(store, absent):
-    """A rank that was never at the call which the others gave up on raises nothing, and none waits for it again."""
-    members = _ranks(store, 3)
-    there = [member for rank, member in enumerate(members) if rank != absent]
-    _one(give_up(there, SHORT, (1,)), RegistrationTimeout)
-    outcomes = _together([partial(one.compare, "windows", ["b"], PATIENCE, (2,)) for one in members])
-    assert outcomes == [False] * 3
-    assert _compare(members, [["c"]] * 3) == [False] * 3
 
 
 @pytest.mark.parametrize("absent", [0, 2])

@@ -29,15 +29,3 @@ def test_a_refusal_in_the_first_batch_stops_the_batch(harness, calls_of):
     harness.create(X)
     first, second = sorted(SEGMENTS, reverse=True)[:2]
     assert calls_of(X) == [("register", first), ("refused", second), ("deregister", first)]
-
-
-def test_a_failed_communicator_ends_like_any_other(harness, calls_of, events):
-    """There is nothing left to undo when it is destroyed."""
-    harness.create(X)
-    harness.fail_after(X, 1)
-    for address in SEGMENTS:
-        harness.alloc(0, address, SIZE)
-    made = calls_of(X)
-    harness.retire(X)
-    assert calls_of(X) == made
-    assert [row["registrations"] for row in events("communicator.retire")] == [0]

@@ -1,7 +1,5 @@
 """The end of a communicator: what it wakes, what it undoes, and who owns its pointer afterwards."""
 
-import pytest
-
 KIB = 1024
 X, CHILD = 1, 2
 
@@ -91,45 +89,6 @@ def test_kill_does_not_wait_for_the_work_of_a_sibling(harness, calls_of, backgro
     free.result()
     assert behind < 20
     assert len(calls_of(X)) == 40
-
-
-def test_retire_deregisters_everything(harness, calls_of, events):
-    """Before a destroy nothing is left with the communicator, and the log tells how many were undone."""
-    harness.create(X)
-    for address in _addresses(5):
-        harness.alloc(0, address, 4 * KIB)
-    harness.retire(X)
-    assert [verb for verb, _ in calls_of(X)] == ["register"] * 5 + ["deregister"] * 5
-    assert [row["registrations"] for row in events("communicator.retire")] == [5]
-
-
-@pytest.mark.parametrize("first", ["retire", "kill"])
-@pytest.mark.parametrize("second", ["retire", "kill"])
-def test_a_communicator_ends_once(harness, calls_of, events, first, second):
-    """A second end of either kind is no call, no event and no error."""
-    harness.create(X)
-    harness.alloc(0, 0x10000, 4 * KIB)
-    getattr(harness, first)(X)
-    seen = (calls_of(X), events())
-    getattr(harness, second)(X)
-    assert (calls_of(X), events()) == seen
-
-
-def test_the_end_of_an_unknown_communicator_is_ignored(harness, events):
-    """A communicator that was never seen may end unnoticed."""
-    harness.retire(77)
-    harness.kill(77)
-    assert (harness.collective(77), events()) == (False, [])
-
-
-def test_a_pointer_that_comes_again_without_an_end_drops_the_old_communicator(harness, calls_of, events):
-    """An end that was never seen is made up for without a call, since the old communicator is gone."""
-    harness.alloc(0, 0x10000, 4 * KIB)
-    harness.create(X)
-    harness.create(X)
-    assert calls_of(X) == [("register", 0x10000)] * 2
-    assert [row["registrations"] for row in events("communicator.abort")] == [1]
-    assert [row["id"] for row in harness.communicators()] == [2]
 
 
 def test_a_destroy_that_was_overtaken_leaves_the_next_owner_of_the_pointer_alone(

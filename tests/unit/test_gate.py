@@ -24,16 +24,6 @@ def test_a_segment_that_comes_during_a_collective_is_registered_when_it_ends(har
     assert calls_of(X) == [("register", address) for address in addresses]
 
 
-def test_a_busy_gate_delays_registration_not_the_allocator(harness, calls_of, lives, busy_gate):
-    """Held: event seen, nothing called. Released: exactly one register."""
-    harness.create(X)
-    with busy_gate(X):
-        harness.alloc(0, 0x10000, 4 * KIB)
-        assert lives(0x10000)
-        assert calls_of(X) == []
-    assert calls_of(X) == [("register", 0x10000)]
-
-
 def test_a_free_waits_for_the_gate(harness, calls_of, lives, busy_gate, background, until):
     """Memory that nobody can keep goes when the event returns, so the event waits until the registration is undone."""
     harness.create(X)
@@ -116,20 +106,6 @@ def test_a_registration_of_others_with_a_dead_communicator_goes_past_the_gate(ha
         assert not call.returned()
         harness.kill(X)
         assert call.result() is False
-
-
-def test_a_communicator_in_progress_gets_its_segments_later(harness, calls_of, events):
-    """No call while the library still works on an earlier one; the next pass of the gate registers all."""
-    harness.alloc(0, 0x10000, 4 * KIB)
-    harness.set_in_progress(X, True)
-    harness.create(X)
-    harness.alloc(0, 0x20000, 4 * KIB)
-    harness.poke(X)
-    assert (calls_of(X), events("communicator.ready")) == ([], [])
-    harness.set_in_progress(X, False)
-    harness.poke(X)
-    assert calls_of(X) == [("register", 0x20000), ("register", 0x10000)]
-    assert len(events("communicator.ready")) == 1
 
 
 def test_parent_and_child_share_one_gate(harness, calls_of, busy_gate):

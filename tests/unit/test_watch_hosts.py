@@ -18,7 +18,6 @@ from tracehook.audit.live import Follower
 from tracehook.audit.live_process import QUIET_AFTER
 from tracehook.commands import watch_table
 from tracehook.commands.watch_table import hosts_of
-from tracehook.log.text import printable
 
 RANKS_OF_HOST = 4
 WALL_NS = 10**18  # the wall clock, which stands still; long ago, so that all files are new
@@ -194,20 +193,6 @@ def test_a_ring_on_its_own_host_is_no_sign_of_an_end(tmp_path):
     clock.now += QUIET_AFTER + 1
     follower.look()
     assert "2 quiet" in lines_of(follower)[0]
-
-
-def test_names_of_hosts_are_shown_and_not_obeyed(tmp_path):
-    """Neither control characters nor markup, and no more than a name's length."""
-    evil = "[red]\x1b[2J\u202e" + "x" * 300
-    for rank, host in enumerate((evil, "other")):
-        begin = {"event": "trace.begin", "schema": "1.2", "t_ns": 1, "rank": rank, "pid": rank, "host": host}
-        (tmp_path / f"{rank}.jsonl").write_text("".join(json.dumps(event) + "\n" for event in (begin, REFUSED)))
-    follower = Follower(tmp_path)
-    follower.look()
-    text = "\n".join([*lines_of(follower), watch_table.alert(follower.processes["0.jsonl"], with_host=True)])
-    assert not set(text) & set("\x1b\u202e")
-    assert printable(evil, 24, instead="?") in text
-    assert "x" * 24 not in text
 
 
 def test_logs_that_name_no_host(tmp_path: Path) -> None:

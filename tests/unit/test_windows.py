@@ -59,17 +59,6 @@ def test_a_dead_communicator_registers_nothing(windows):
     assert windows.harness.calls() == []
 
 
-@pytest.mark.parametrize("end", ["retire", "kill"])
-def test_the_end_empties_the_table(windows, end):
-    """After the end no buffer lies in a window, and no window counts at the bank."""
-    address = windows.add()
-    windows.member.register_windows([windows.segment()[0]])
-    getattr(windows.harness, end)(X)
-    assert (windows.member.windows(), windows.member.holds(address, 1)) == ([], False)
-    assert [row.windows for row in windows.harness.pool_segments()] == [0, 0]
-    assert len([row for row in windows.harness.calls() if row[1] == "deregister"]) == (2 if end == "retire" else 0)
-
-
 @pytest.mark.parametrize(
     ("offset", "size", "inside"),
     [
@@ -198,10 +187,3 @@ def test_a_capture_pins_its_windows(windows):
     assert windows.look(first, first)[3] is True
     assert windows.look(0, second)[3] is True
     assert windows.look(0, 0)[3] is False
-
-
-def test_a_buffer_that_is_not_compared_is_pinned_too(windows):
-    """A root's buffer is its own affair for the other ranks, but the graph uses it all the same."""
-    address = windows.add()
-    assert windows.look(0, address, operation=GATHER, compare=("where", "nothing"), pin=True)[3] is True
-    assert _pinned(windows) == {1: True}

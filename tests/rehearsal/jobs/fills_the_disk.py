@@ -1,4 +1,4 @@
-"""Rank 1 saves until the disk is full. Arguments: where, and what it does then: ``goes_on`` or ``raises``."""
+"""Rank 1 saves until the disk is full, and raises. Argument: where."""
 
 import sys
 from pathlib import Path
@@ -28,8 +28,7 @@ if RANK == 1:
         for _ in range(200):
             tracehook._core.push("hook.enable", segments=0, bytes=0)
         tracehook.status()
-        if sys.argv[2] == "raises":
-            raise
+        raise
 dist.barrier()
 for _ in range(100):
     with tracehook.symmetric():

@@ -2,18 +2,13 @@
 
 import ctypes
 import sys
-import time
 
-import torch
 import torch.distributed as dist
 import tracehook
-from tracehook import _core
 
-from common import nccl_calls, start, tell
-from raw import RANK, Group, allocate, must, nccl
-from symmetric_tools import SIZE, empty, meet, symmetric, works
-
-DEREGISTER = "ncclCommWindowDeregister"
+from common import start, tell
+from raw import Group, allocate, must, nccl
+from symmetric_tools import SIZE, empty, symmetric, works
 
 
 class OfTorch(Group):
@@ -47,41 +42,6 @@ def trimmed() -> None:
     must(group.drop_device_communicator(made))
     tell(free=facts(group), later=tracehook.trim(), explained_later=tracehook.explain(kept).text)
     dist.destroy_process_group()
-
-
-def ended(how: str = "destroy") -> None:
-    """The group ends while a device communicator lives; then no window counts, and no call reaches NCCL for it."""
-    group = OfTorch()
-    kept = symmetric(1)
-    group.make_device_communicator()
-    must(group.result)
-    meet()
-    if how == "destroy":
-        dist.destroy_process_group()
-    else:
-        dist.group.WORLD.abort()
-    before = nccl_calls(DEREGISTER)
-    tell(windows=[row.windows for row in _core.pool_segments()], live=len(tracehook.status()["communicators"]))
-    del kept
-    torch.cuda.empty_cache()
-    tell(late=nccl_calls(DEREGISTER) - before)
-
-
-def aborted() -> None:
-    ended("abort")
-
-
-def alone() -> None:
-    """One rank creates alone; an abort by another thread ends its wait, and that thread is not held up."""
-    group = OfTorch()
-    if RANK == 0:
-        group.abort_soon_after("ncclDevCommCreate")
-        begun = time.monotonic()
-        group.make_device_communicator()
-        tell(result=group.result, seconds=time.monotonic() - begun)
-    meet()
-    if RANK == 1:
-        dist.group.WORLD.abort()
 
 
 def grouped() -> None:

@@ -175,10 +175,9 @@ def becomes_symmetric() -> None:
 
 
 def expandable() -> None:
-    """Expandable segments, from the beginning or from now on."""
+    """Expandable segments, from now on."""
     device = start()
-    if "later" in HOW:
-        torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
     before = nccl_calls("ncclCommRegister")
     tensor = filled(1, 32, device)
     tell(sum=reduced(tensor), registered=nccl_calls("ncclCommRegister") - before)

@@ -217,11 +217,6 @@ def shrink_of_a_group(flags: int, hangs: bool) -> None:
     works("world")
 
 
-def shrunk_group() -> None:
-    """All work of the group was done."""
-    shrink_of_a_group(0, hangs=False)
-
-
 def shrunk_while_it_hangs() -> None:
     """A collective waits for the rank that leaves."""
     shrink_of_a_group(SHRINK_ABORT, hangs=True)

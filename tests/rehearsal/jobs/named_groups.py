@@ -1,14 +1,10 @@
 """Four ranks in pairs, whose ranks in the pair differ from those in the job; the first argument says what happens."""
 
-import os
 import sys
-import time
 
-import torch
 import torch.distributed as dist
 import tracehook
 from torch.distributed.device_mesh import init_device_mesh
-from torch.multiprocessing.spawn import spawn
 
 from common import RANK, filled, start, tell
 from symmetric_tools import SIZE, attempt, caught, empty, meet, symmetric
@@ -47,30 +43,6 @@ def late() -> None:
     meet()
 
 
-def slow() -> None:
-    """The last rank comes to the first scope of its pair when the other one has asked for it long since."""
-    start()
-    mine = pair()
-    dist.all_reduce(filled(1, 1, "cuda"), group=mine)
-    if RANK == 3:
-        time.sleep(3)
-    x = symmetric(RANK, group=mine)
-    tell(symmetric=tracehook.is_symmetric(x, mine))
-    meet()
-
-
-def swapped() -> None:
-    """The last rank reduces another tensor than the other rank of its pair."""
-    start()
-    mine = pair()
-    first, second = symmetric(1, group=mine), symmetric(2, group=mine)
-    rest()
-    meet()
-    if RANK >= 2:
-        attempt(lambda: dist.all_reduce(second if RANK == 3 else first, group=mine))
-    meet()
-
-
 def mesh() -> None:
     """Groups of a mesh."""
     start(bind=False)
@@ -93,23 +65,6 @@ def refused() -> None:
     tell(two=list(tracehook.explain(small, mine)), large=list(tracehook.explain(large, mine)))
 
 
-def worker(index: int, store: str, size: int) -> None:
-    """One process of `spawned`, whose environment says no rank."""
-    torch.cuda.set_device(index)
-    assert "RANK" not in os.environ
-    dist.init_process_group("nccl", store=dist.FileStore(store, size), rank=size - 1 - index, world_size=size)
-    dist.all_reduce(filled(1, 1, "cuda"))
-    rest()
-    dist.destroy_process_group()
-
-
-def spawned() -> None:
-    """Workers of torch.multiprocessing, without a launcher; once for each argument after the store, of that size."""
-    for number, size in enumerate(map(int, sys.argv[3:])):
-        spawn(worker, (f"{sys.argv[2]}{number}", size), nprocs=size)
-
-
-if __name__ == "__main__":
-    globals()[sys.argv[1]]()
-    if dist.is_initialized():
-        caught(dist.destroy_process_group)
+globals()[sys.argv[1]]()
+if dist.is_initialized():
+    caught(dist.destroy_process_group)

@@ -1,10 +1,7 @@
 """Make known numbers of collectives in plain and symmetric memory, eagerly and captured, and tell what was counted."""
 
 import ctypes
-import os
-import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -13,7 +10,7 @@ import torch.distributed as dist
 import tracehook
 from tracehook.nccl.counts import path_counts
 
-from common import RANK, WORLD, start, tell, together
+from common import RANK, WORLD, start, tell
 
 SIZES = [3 << shift for shift in range(8, 18)]  # bytes of NCCL's count
 REPLAYS = 3
@@ -122,37 +119,6 @@ def groups() -> None:
     tell_counts("mixed", before)
 
 
-def threads() -> None:
-    """Two threads with a group each, and a third group of which each thread uses none; one group ends early."""
-    made = [dist.new_group(list(range(WORLD)), device_id=device) for _ in range(3)]
-    tensors = [torch.zeros(1024, device=device) for _ in made]
-    keys = {}
-    for group, tensor, name in zip(made, tensors, ("first", "second", "unused"), strict=True):
-        before = counts()
-        dist.all_reduce(tensor, group=group)
-        (kind,) = counts() - before
-        keys[kind[0]] = name
-
-    def work(index: int) -> None:
-        torch.cuda.set_device(device)
-        with torch.cuda.stream(torch.cuda.Stream()):
-            for _ in range(100 * (index + 1)):
-                dist.all_reduce(tensors[index], group=made[index])
-            torch.cuda.current_stream().synchronize()
-
-    together(lambda: work(0), lambda: work(1))
-    torch.cuda.synchronize()
-    dist.destroy_process_group(made[0])
-    found = Counter({keys[row.comm]: row.count for row in path_counts() if row.comm in keys})
-    tell(by_group=dict(found), keys=keys)
-    time.sleep(0.5)  # the log's thread clears the slot
-    again = [dist.new_group(list(range(WORLD)), device_id=device) for _ in range(3)]
-    for group in again:
-        dist.all_reduce(tensors[0], group=group)
-    found = Counter({keys[row.comm]: row.count for row in path_counts() if row.comm in keys})
-    tell(by_group_later=dict(found))
-
-
 def many() -> None:
     """More kinds of calls than there is room for: types, reductions and sizes."""
     types = (torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
@@ -167,19 +133,9 @@ def many() -> None:
     )
 
 
-def killed() -> None:
-    """Five plain and seven symmetric calls, then SIGKILL."""
-    plain, inside = buffer(4096, in_window=False), buffer(4096, in_window=True)
-    for tensor in [plain] * 5 + [inside] * 7:
-        dist.all_reduce(tensor)
-    torch.cuda.synchronize()
-    dist.monitored_barrier(dist.new_group(backend="gloo"))
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 device = start()
 dist.all_reduce(torch.zeros(1, device=device))
-{"sizes": sizes, "groups": groups, "threads": threads, "many": many, "killed": killed}[sys.argv[1]]()
+{"sizes": sizes, "groups": groups, "many": many}[sys.argv[1]]()
 torch.cuda.synchronize()
 tracehook.status()  # the groups have names in the log before they end
 dist.destroy_process_group()

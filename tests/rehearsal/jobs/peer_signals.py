@@ -1,30 +1,17 @@
-"""A ring of peers that copy, of which some ranks use the wrong call; each argument says what is wrong.
-
-A number: this rank reads by PeerTensor.get(), which sends no signal. `first`: both ranks wait before they signal.
-`slow`: nothing is wrong, and all sleep in the end.
-"""
+"""A ring of peers that copy. Arguments: the ranks that read by PeerTensor.get(), which sends no signal."""
 
 import sys
 import threading
-import time
 
 import torch
 import torch.distributed as dist
 from tracehook import _core
 from tracehook.ipc import PeerGroup, PeerTensor
 
-from common import RANK, WORLD, filled, start, started, tell
+from common import RANK, WORLD, filled, start, started
 
-WRONG = [int(word) for word in sys.argv[1:] if word.isdecimal()]
+WRONG = [int(word) for word in sys.argv[1:]]
 RIGHT, LEFT = (RANK + 1) % WORLD, (RANK - 1) % WORLD
-
-
-def both_wait_first(peers: PeerGroup) -> None:
-    """Every signal is called, behind a wait for the other's."""
-    peers.wait(1 - RANK)
-    peers.signal(1 - RANK)
-    let_end()
-    torch.cuda.synchronize()
 
 
 def ring(peers: PeerGroup) -> None:
@@ -36,12 +23,10 @@ def ring(peers: PeerGroup) -> None:
     to_right, to_left = (RANK, LEFT) if WORLD == 2 else (0, 0)
     for _ in range(2):
         peers.signal(RIGHT, to_right)
-        copied = theirs.get() if RANK in WRONG else peers.get(theirs, channel=to_left)
+        theirs.get() if RANK in WRONG else peers.get(theirs, channel=to_left)
         peers.wait(RIGHT, to_right)
-    if WRONG:
-        let_end()
+    let_end()
     torch.cuda.synchronize()
-    tell(copied=copied[0].item())
     dist.barrier()
     torch.cuda.synchronize()
 
@@ -55,8 +40,5 @@ def let_end() -> None:
 device = start()
 dist.all_reduce(torch.ones(4, device=device))
 with PeerGroup() as group:
-    (both_wait_first if "first" in sys.argv else ring)(group)
-    if "slow" in sys.argv:
-        let_end()
-        time.sleep(60)
+    ring(group)
 dist.destroy_process_group()

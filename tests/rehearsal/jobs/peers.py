@@ -333,40 +333,6 @@ def release() -> None:
         meet()
 
 
-def two_groups() -> None:
-    """Two groups of peers share what is mapped; when one is closed, the other's tensors can be used."""
-    mine = ready(RANK + 1, 4)
-    with PeerGroup() as second:
-        with PeerGroup() as first:
-            one, two = (one_of(each.exchange({RIGHT: mine, LEFT: mine})[LEFT]) for each in (first, second))
-            tell(values=[value(one), value(two)], same=one.tensor.data_ptr() == two.tensor.data_ptr())
-            tell(mapped=IMPORTS.mapped())
-            meet()
-        tell(gone=said(one.get), left=value(two))
-        meet()
-
-
-def cost() -> None:
-    """How long an exchange takes that repeats the last one; not a measurement, only a guard."""
-    with PeerGroup() as group:
-        mine = ready(RANK + 1, 2)
-        given = {RIGHT: mine, LEFT: mine}
-        first = one_of(group.exchange(given)[LEFT]).tensor.data_ptr()
-        same = all(one_of(group.exchange(given)[LEFT]).tensor.data_ptr() == first for _ in range(200))
-        taken = []
-        for _ in range(1000):
-            if RANK == 0:
-                pause = time.perf_counter() + 0.0002  # so that the peer is there
-                while time.perf_counter() < pause:
-                    pass
-            begin = time.perf_counter()
-            group.exchange(given)
-            taken.append(time.perf_counter() - begin)
-        # The least: the ranks may share a core.
-        tell(same=same, us=min(taken) * 1e6)
-        meet()
-
-
 def turns(group: PeerGroup, box: torch.Tensor, there: PeerTensor, count: int, base: int) -> list[float]:
     """Put into the right neighbour's box, and take what the left one puts into this rank's, in turn."""
     found = []

@@ -2,8 +2,6 @@
 
 Arguments: the first seed, how many, and a divergence for all of them (``none``: in no seed) instead of one in a third,
 and ``stubborn``: a rank goes on after what it announces, so that all have to be at one point of the program again.
-With ``leaves`` the last rank leaves each seed at its first step, while the others make a call into NCCL that waits for
-it without end. With ``stuck`` the last rank says of the second seed that its device does not come to an end.
 With ``patient`` no agreement ends by its time-out where somebody can answer, however busy the machine is.
 A device that an abort leaves busy makes that seed the last one: the process tells `next`, the seed to go on with in a
 new process, and ends with status STUCK (`schedules_on_devices.py`).
@@ -13,7 +11,6 @@ than HARD seconds ends the process with the stacks of all threads.
 """
 
 import contextlib
-import ctypes
 import dataclasses
 import faulthandler
 import gc
@@ -44,14 +41,12 @@ from tcp import connect
 CHUNK = 64  # elements: what one rank contributes to a gather
 STRIDE = MB // 4  # elements from one slot of a tensor to the next
 SHORT, LOOK, ANSWERED, LONG = 0.4, 1.0, 4.0, 15.0  # seconds; of an agreement, but for LOOK
+GRACE = 10.0  # seconds
 SLACK = 25.0
 HARD = 60.0
 
 STUBBORN = "stubborn" in sys.argv
-LEAVES = "leaves" in sys.argv
-GRACE = LOOK if LEAVES else 10.0  # seconds; those that a rank leaves wait for them
 FIRST, COUNT = int(sys.argv[1]), int(sys.argv[2])
-SAYS_STUCK = FIRST + 1 if "stuck" in sys.argv and RANK == WORLD - 1 else None
 ISOLATED = os.environ.get("SYMM_REGISTER_POLICY") == "isolated"
 # Every group is of all ranks, or each rank is in one of several that do the same; but where the pools are isolated one
 # rank may stand aside.
@@ -116,8 +111,6 @@ class Run:
             self.timeout = (ANSWERED if schedule.seed % 3 == 0 else 2 * LOOK) if "hangs" in sys.argv else SHORT
         if "patient" in sys.argv:
             self.timeout = LONG
-        if LEAVES:
-            self.timeout = SHORT
         # Who goes on waits for all that the others wait for.
         self.limit = (2 + STUBBORN * len(schedule.steps)) * self.timeout + SLACK
         self.outcome = Outcome()
@@ -144,9 +137,6 @@ class Run:
     def go(self) -> None:
         """Go through the steps, and leave with what another rank announces."""
         try:
-            if LEAVES:
-                faulthandler.dump_traceback_later(HARD, exit=True)
-                self.part_ways()
             for index, steps in enumerate(self.schedule.of(RANK)):
                 self.index = index
                 self.look_around()
@@ -162,16 +152,6 @@ class Run:
         except Exception as problem:
             if not rescue.has_aborted:
                 self.outcome.other.append(f"step {self.index}: {type(problem).__name__}: {problem}")
-
-    def part_ways(self) -> None:
-        """Leave; or, on all ranks but the last, split the communicator, for which NCCL wants all ranks."""
-        if RANK == WORLD - 1:
-            store.set(self.stop, "1")
-            raise Left
-        communicator = ctypes.c_void_p(self.groups["all"]._get_backend(device)._comm_ptr())
-        child = ctypes.c_void_p()
-        ctypes.CDLL("libnccl.so.2").ncclCommSplit(communicator, 0, RANK, ctypes.byref(child), None)
-        self.look_around()
 
     def take(self, steps: list[Step]) -> None:
         """Do what one step is on this rank; note what is announced."""
@@ -366,7 +346,7 @@ class Run:
         is_free = ends(abort) and ends(torch.cuda.synchronize)
         if is_free:
             self.groups.clear()
-        return is_free and self.schedule.seed != SAYS_STUCK
+        return is_free
 
     def end(self) -> list[str]:
         """End the groups that live, free the tensors; return what is left then."""

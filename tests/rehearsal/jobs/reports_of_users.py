@@ -113,23 +113,6 @@ def other_warm_ups(used: bool) -> None:
             reduce(out)
 
 
-def other_tactics(spare: int) -> None:
-    """Each rank takes the tactic that was faster on it; they need scratch of 32 and of 48 MiB.
-
-    `spare`: MiB that are free in the pool.
-    """
-    out = new()
-    if spare:
-        new(spare)
-    reduce(out)
-    out.copy_(filled(RANK + 1, SIZE, device))
-    with told("scratch"):
-        new((32, 48)[RANK])
-    with told("reduced"):
-        reduce(out)
-    tell_sum(out)
-
-
 def registered_in_a_capture() -> None:
     """Memory that is new in a capture gets its window there."""
     source, graph = filled(RANK + 1, SIZE, device), torch.cuda.CUDAGraph()
@@ -198,8 +181,6 @@ def other_addresses(used: bool) -> None:
 CASES: dict[str, Callable[[], object]] = {
     "other_warm_ups": lambda: other_warm_ups(used=False),
     "other_warm_ups_known": lambda: other_warm_ups(used=True),
-    "other_tactics": lambda: other_tactics(spare=0),
-    "other_tactics_one_fits": lambda: other_tactics(spare=32),
     "registered_in_a_capture": registered_in_a_capture,
     "out_of_memory": lambda: out_of_memory(before=False),
     "out_of_memory_later": lambda: out_of_memory(before=True),

@@ -1,8 +1,7 @@
-"""Correct programs whose ranks are late, have other settings, stores or versions. seams.py CASE."""
+"""Correct programs whose ranks are late, have other settings or versions. seams.py CASE."""
 
 import os
 import sys
-import threading
 import time
 from datetime import timedelta
 
@@ -51,39 +50,6 @@ def late_to_a_scope() -> None:
     tell(sum=summed(y))
 
 
-def late_while_a_thread_calls() -> None:
-    """Rank 0 waits at the end of a scope, and its second thread has a collective of the same group."""
-    first, sums = symmetric(), []
-
-    def work() -> None:
-        torch.cuda.set_device(device)
-        sums.append(summed(first))
-
-    if RANK == 1:
-        time.sleep(LATE)
-    thread = threading.Thread(target=work)
-    if RANK == 0:
-        thread.start()
-        time.sleep(0.5)
-        made = symmetric()
-    else:
-        made = symmetric()
-        thread.start()
-    thread.join()
-    tell(sums=sums, symmetric=tracehook.is_symmetric(made))
-
-
-def stores() -> None:
-    """Stores of programs: their daemon may wake nobody for a key that compare_set has made."""
-    times = []
-    for turn in range(3):
-        began = time.monotonic()
-        y = symmetric(size=SIZE << turn)
-        assert summed(y) == WORLD * (WORLD + 1) / 2
-        times.append(time.monotonic() - began)
-    tell(times=times, symmetric=tracehook.is_symmetric(y))
-
-
 def settings() -> None:
     """The ranks have other settings: what they are told, and what comes of a correct program."""
     y = symmetric()
@@ -94,17 +60,6 @@ def versions() -> None:
     """The last rank has another version of tracehook."""
     began = time.monotonic()
     tell(error=raised(symmetric), seconds=time.monotonic() - began)
-
-
-def subgroup() -> None:
-    """A scope of a group that leaves a rank out, then one of all ranks, again and again."""
-    some = dist.new_group(list(range(WORLD - 1)))
-    sums = []
-    for turn in range(3):
-        if RANK < WORLD - 1:
-            sums.append(summed(symmetric(some), some))
-        sums.append(summed(symmetric(size=SIZE << turn)))
-    tell(sums=sums, pools=sorted(row["pool"] for row in tracehook.status()["pools"]))
 
 
 def two_launches() -> None:
@@ -120,18 +75,6 @@ def two_launches() -> None:
         z = symmetric(common, SIZE << turn)
         sums.append(summed(z, common))
     tell(sums=sums, symmetric=tracehook.is_symmetric(z, common))
-
-
-def premultiplied() -> None:
-    """Reductions with operators of the program, whose numbers NCCL makes up on each rank for itself."""
-    tensor, sums = filled(RANK + 1, 1, device), []
-    for factor in (2.0, 0.5, 4.0):
-        dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(factor))
-        sums.append(tensor.cpu()[0].item())
-    whole = torch.ones(4 << 10, device=device)
-    part = torch.empty(len(whole) // WORLD, device=device)
-    dist.reduce_scatter_tensor(part, whole, op=dist._make_nccl_premul_sum(3.0))
-    tell(sums=sums, part=part.cpu()[0].item())
 
 
 def simulated() -> None:
@@ -173,21 +116,7 @@ if CASE in ("versions", "formats") and RANK == WORLD - 1:
         tracehook.__version__ = "9.9.9"
     else:
         handshake.FORMAT = 99
-if CASE == "stores":
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
-    meeting = dist.FileStore(os.environ["TEST_STORE"], WORLD)
-    has_libuv = sys.argv[2] == "libuv"
-    if RANK == 0:
-        own = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=has_libuv)
-        meeting.set("port", str(own.port))
-    else:
-        own = dist.TCPStore("127.0.0.1", int(meeting.get("port")), is_master=False, use_libuv=has_libuv)
-    store: dist.Store = own
-    for name in sys.argv[3:]:
-        store = dist.PrefixStore(name, store)
-    dist.init_process_group("nccl", store=store, rank=RANK, world_size=WORLD, timeout=timedelta(seconds=60))
-elif CASE == "two_launches":
+if CASE == "two_launches":
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     is_trainer = RANK < WORLD - 1

@@ -51,17 +51,6 @@ def common() -> None:
     ask("symmetric_later", sized)
 
 
-def lazy() -> None:
-    """A group whose communicator does not exist yet."""
-    first = symmetric(1)
-    group = dist.new_group(list(range(WORLD)))
-    pointer = group._get_backend(device)._comm_ptr()
-    ask("no_communicator", first, group)
-    tensor = symmetric(RANK + 1, group=group)
-    ask("symmetric", tensor, group)
-    tell(pointer=pointer)
-
-
 def ask_path(name: str, tensor: torch.Tensor, group: dist.ProcessGroup | None = None, **call: Any) -> None:
     """Tell which path explain names, and that it says of the tensor what it says without an operation."""
     answer = tracehook.explain(tensor, group, **call)
@@ -116,7 +105,7 @@ def too_old() -> None:
 
 if sys.argv[1] == "several_hosts":
     os.environ["NCCL_HOSTID"] = f"host {RANK}"
-device = start(bind="lazy" not in sys.argv)
+device = start()
 globals()[sys.argv[1]]()
 tell(**answers)
 torch.cuda.synchronize()

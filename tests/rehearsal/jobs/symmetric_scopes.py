@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Shard
 from tracehook.symmetric_memory import public, state
 
 from common import MB, RANK, WORLD, filled, nccl_calls, raised, start, tell, together
-from symmetric_tools import SIZE, caught, empty, meet, reduced, refill, symmetric, windows, works
+from symmetric_tools import SIZE, caught, empty, meet, reduced, refill, symmetric, windows
 
 Facts = dict[str, Any]
 
@@ -87,45 +87,6 @@ def nested_different() -> Facts:
     return {
         "symmetric": [[tracehook.is_symmetric(tensor, group) for group in groups] for tensor in made],
         "sums": [reduced(refill(tensor, RANK + 1), groups[min(i, 4 - i)]) for i, tensor in enumerate(made)],
-    }
-
-
-def several_groups() -> Facts:
-    """One scope for three groups, named in another order on each rank."""
-    groups = [new_group() for _ in range(3)]
-    with tracehook.symmetric(groups if RANK == 0 else groups[::-1]):
-        tensor = empty()
-    return {
-        "symmetric": [tracehook.is_symmetric(tensor, group) for group in groups],
-        "sums": [reduced(refill(tensor, RANK + 1), group) for group in groups],
-    }
-
-
-def threads() -> Facts:
-    """A scope on each of four threads at once, each for a group of its own, again and again."""
-    groups = [new_group() for _ in range(4)]
-    kept: list[list[torch.Tensor]] = [[] for _ in groups]
-    errors: list[str] = []
-    gate = threading.Barrier(len(groups))
-
-    def work(index: int) -> None:
-        try:
-            torch.cuda.set_device(device)
-            gate.wait()
-            for _ in range(3):
-                with tracehook.symmetric(groups[index]):
-                    inside = empty()
-                    kept[index].append(inside)
-                kept[index].append(empty())
-        except Exception as problem:
-            errors.append(f"{type(problem).__name__}: {problem}")
-
-    together(*(partial(work, index) for index in range(len(groups))))
-    torch.cuda.synchronize()
-    return {
-        "errors": errors,
-        "symmetric": [[tracehook.is_symmetric(t, g) for t in ts] for g, ts in zip(groups, kept, strict=True)],
-        "sums": [[reduced(refill(t, RANK + 1), g) for t in ts[:2]] for g, ts in zip(groups, kept, strict=True)],
     }
 
 
@@ -331,22 +292,6 @@ def non_member() -> Facts:
     }
 
 
-def sends_of_pairs() -> Facts:
-    """A group without a device has a scope. Then all its ranks send to the next one before they receive."""
-    found = reduced(symmetric(RANK + 1))
-    sent, received = filled(RANK, 16, device), filled(-1, 16, device)
-    for lower in range(WORLD):  # the first send of two ranks waits for both of them
-        for upper in range(lower + 1, WORLD):
-            if lower == RANK:
-                dist.send(sent, upper)
-            elif upper == RANK:
-                dist.recv(received, lower)
-    works = [dist.isend(sent, (RANK + 1) % WORLD), dist.irecv(received, (RANK - 1) % WORLD)]
-    for work in works:
-        work.wait()
-    return {"sum": found, "received": received[0].item()}
-
-
 def some_ranks() -> Facts:
     """A group of rank 0 alone takes the memory that a scope of all had before; then comes the next scope of all."""
     alone = dist.new_group([0])
@@ -357,21 +302,6 @@ def some_ranks() -> Facts:
     found, error = caught(lambda: reduced(symmetric(RANK + 1)))
     meet()
     return {"error": error, "sum": found, "kept": kept is not None}
-
-
-def anew() -> Facts:
-    """A group is destroyed and another one made in its place."""
-    found = []
-    for round_ in range(3):
-        group = new_group()
-        tensor = symmetric(RANK + 1 + round_, group=group)
-        found.append([tracehook.is_symmetric(tensor, group), held(group), reduced(tensor, group)])
-        name = group.group_name
-        dist.destroy_process_group(group)
-        after = [row for row in tracehook.status()["windows"] if row["group"] == name]
-        del group, tensor
-        found[-1].append(sum(row["windows"] for row in after))
-    return {"rounds": found}
 
 
 def kept_when_destroyed() -> Facts:
@@ -397,28 +327,6 @@ def same_name() -> Facts:
         errors.append(caught(lambda: symmetric(1, SIZE * (1 + RANK * round_), group))[1])  # noqa: B023
         dist.destroy_process_group(group)
     return {"names": len(set(names)), "errors": errors}
-
-
-def after_abort() -> Facts:
-    """A scope of a group that was aborted."""
-    group = new_group()
-    tensor = symmetric(RANK + 1, group=group)
-    reduced(tensor, group)
-    torch.cuda.synchronize()
-    meet()
-    group.abort()
-    del tensor
-    other = []
-
-    def enter() -> None:
-        with tracehook.symmetric(group):
-            other.append(empty())
-
-    error = caught(enter)[1]
-    facts: Facts = {"error": error, "symmetric": [tracehook.is_symmetric(tensor, group) for tensor in other]}
-    facts["reason"] = caught(lambda: tracehook.explain(other[0], group).reason)
-    facts["works"] = works()
-    return facts
 
 
 def different_acts() -> Facts:
@@ -513,7 +421,7 @@ def forked() -> Facts:
     return {"child": os.read(readable, 1000).decode(), "sum": reduced(tensor)}
 
 
-device = start(seconds=60, bind="sends_of_pairs" not in sys.argv)
+device = start(seconds=60)
 for case in sys.argv[1:]:
     tell(**{case: globals()[case]()})
 torch.cuda.synchronize()

@@ -39,11 +39,6 @@ else:
     if how != "failed" and RANK == LAST:
         tracehook.disable()
     wait_to_hear()
-if how == "back":
-    meet()
-    if RANK == LAST:
-        tracehook.enable()
-    time.sleep(registration_parity.GRACE + TELLS)
 meet()
 tell(failed=[row["failed"] for row in tracehook.status()["communicators"]])
 del x

@@ -7,10 +7,12 @@ only. :func:`apply` has the second buckets made in a scope; they stay, and all l
 
 from __future__ import annotations
 
+import gc
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracehook.symmetric_memory.public import symmetric
+from tracehook.symmetric_memory.scope import NO_SCOPE
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,12 +20,20 @@ if TYPE_CHECKING:
 _served: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # a second hook would find nothing to do, and stay for ever
 
 
+def _refuse_to_join(**_: Any) -> NoReturn:
+    raise ValueError(
+        "Join: the buckets of this DistributedDataParallel are in symmetric memory, and ranks that have joined would "
+        "reduce zeros elsewhere; leave out tracehook.ddp.apply for models with uneven inputs"
+    )
+
+
 def apply(model: nn.Module) -> None:
     """Let DDP make the lasting buckets of `model` in symmetric memory of its group.
 
     Call it on all ranks after the constructor and before the second step; a second call does nothing. The first steps
-    use ordinary buckets. If tracehook is not enabled, or the device is not CUDA, all buckets stay ordinary. With uneven
-    inputs (``Join``) each rank has to take three steps at least.
+    use ordinary buckets. If tracehook is not enabled, or the device is not CUDA, all buckets stay ordinary. So they do
+    if the second forward is inside of a ``Join``: ranks that have joined reduce zeros elsewhere than in their buckets.
+    After it, to enter a ``Join`` with this model raises ValueError on all ranks.
 
     DDP makes the buckets at the beginning of the second forward, in a scope with ``operation="all_reduce"`` and no
     size. That forward raises the errors of :func:`tracehook.symmetric`. See docs/symmetric.md.
@@ -52,10 +62,17 @@ def apply(model: nn.Module) -> None:
 
         if not torch.is_grad_enabled():
             return
-        with symmetric(module.process_group, disabled=module.device.type != "cuda", operation="all_reduce"):
+        if module._join_config.enable:
+            hook.remove()
+            return
+        gc.collect()  # a model before this one may be garbage that holds buckets, and go at another moment on each rank
+        scope = symmetric(module.process_group, disabled=module.device.type != "cuda", operation="all_reduce")
+        with scope:
             is_done = module.reducer._rebuild_buckets()
         if is_done:
             hook.remove()
+        if is_done and scope is not NO_SCOPE:
+            module.join_hook = _refuse_to_join
 
     if model not in _served:
         _served.add(model)

@@ -91,8 +91,8 @@ def test_a_hang_is_told_with_the_lines_of_the_program(tmp_path: Path) -> None:
         "waits_for": None,
         "caller": called.removeprefix(" (called at ").removesuffix(")"),
     }
-    missing = {each["ranks"][0]: each["message"] for each in found if each["rule"] == "rank-missing"}
-    assert {rank for rank, message in missing.items() if f"; rank {rank} is at job.py:" in message} == {1, 2}
+    (missing,) = [each["message"] for each in found if each["rule"] == "rank-missing"]
+    assert told in missing
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -124,8 +124,8 @@ def test_a_signal_that_ends_a_rank_leaves_stacks_and_ends_it_soon(tmp_path: Path
     assert lines[0] is not None
     if signal == "SIGTERM":
         found = audited(tmp_path / "log")["findings"]
-        missing = {each["ranks"][0]: each["message"] for each in found if each["rule"] == "rank-missing"}
-        assert all(f"rank {rank} is at job.py:{lines[rank]} in step" in missing[rank] for rank in (1, 2)), found
+        (missing,) = [each["message"] for each in found if each["rule"] == "rank-missing"]
+        assert all(f"rank {rank} is at job.py:{lines[rank]} in step" in missing for rank in (1, 2)), found
 
 
 def test_a_clean_job_leaves_no_stacks(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.audits import CLEAN, Audit
 from support.packages import install_policy, with_packages
-from support.rehearsal import JOBS, Rehearsal, rehearse
+from support.rehearsal import JOBS, Rehearsal, rehearse, write_job
 
 STEPS = 10
 MODULES = 4  # three blocks, and the model itself
@@ -99,6 +99,44 @@ def test_ddp_without_a_communication_hook(tmp_path: Path) -> None:
     run = train("ddp_dropin.py", "apply", "unhooked", log=tmp_path)
     windowed = [event for event in run.events("placement.first_use", 0) if event["operation"] == "all_reduce"]
     assert len(windowed) > 1
+
+
+UNEVEN = """
+import torch, torch.distributed as dist, tracehook
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+from common import RANK, start, tell
+device = start()
+def train(model, steps):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        model(torch.ones(4, 64).to(device)).mean().backward()
+        optimizer.step()
+def made():
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(64, 64).to(device))
+    tracehook.ddp.apply(model)
+    return model
+model = made()
+with Join([model]):
+    train(model, 4 + RANK)
+other, refused = made(), None
+train(other, 3)
+try:
+    with Join([other]):
+        train(other, 4 + RANK)
+except ValueError as problem:
+    refused = str(problem)
+tell(sum=sum(each.sum().item() for each in model.parameters()), refused=refused)
+dist.destroy_process_group()
+"""
+
+
+def test_ddp_with_uneven_inputs(tmp_path: Path) -> None:
+    """A rank that has joined reduces zeros that are in no window: so no bucket may be in one."""
+    run = rehearse(write_job(tmp_path / "job.py", UNEVEN), ranks=2, log=tmp_path / "log").assert_good()
+    assert run.facts(0) == run.facts(1)
+    assert "leave out tracehook.ddp.apply for models with uneven inputs" in run.facts(0)["refused"]
 
 
 def test_ddp_made_in_a_scope_loses_its_buckets(tmp_path: Path) -> None:

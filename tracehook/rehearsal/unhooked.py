@@ -27,6 +27,8 @@ def told(scratch: Path, directory: Path) -> str:
     made = {int(mark.name.removeprefix(_MARK)) for mark in marks}
     if not made:
         return ""
+    if not directory.is_dir():
+        return f"the logs are gone: somebody removed or moved {directory} while the job ran"
     logs = _logs(directory)
     unlogged = sorted(pid for pid in made if pid not in logs)
     unattached = sorted(pid for pid in made if pid in logs and _is_unattached(logs[pid]))

@@ -145,9 +145,9 @@ class Watchdog:
         self, key: str, waiting: Waiting, facts: Mapping[str, Any], log: Callable[[str], None]
     ) -> Iterator[None]:
         """Look after a round of communicator `key` for the time of the body. `log` writes an event of that name."""
-        number = next(self._numbers)
+        number, followed = next(self._numbers), FollowedRound(waiting, alarm_of(key, waiting, facts), log)
         with self._changed:
-            self._waiting[number] = FollowedRound(waiting, alarm_of(key, waiting, facts), log)
+            self._waiting[number] = followed
         try:
             yield
         finally:
@@ -155,7 +155,7 @@ class Watchdog:
                 del self._waiting[number]
                 if number in self._logged:
                     self._logged.remove(number)
-                    log("agreement.waited")
+                    followed.log("agreement.waited")
 
     def rounds_of(self, key: str) -> list[Waiting]:
         """Return the rounds of this process on communicator `key` that are running now."""

@@ -94,3 +94,31 @@ def test_what_goes_wrong_on_a_rank_fails_the_test(tmp_path: Path) -> None:
     assert of_rank_1[0] == 2, "the traceback comes before all that torchrun prints"
     assert 'assert dist.get_rank() == 0, "a bug on rank 1"' in report[of_rank_1[2]]
     assert not any("body.py" in line for line in report), "it begins in the test"
+
+
+OUTCOMES = """
+import pytest, torch.distributed as dist
+
+@pytest.mark.rehearse(devices=2)
+def test_skips():
+    pytest.skip("not on this device")
+
+@pytest.mark.rehearse(devices=2)
+def test_is_expected_to_fail():
+    pytest.xfail("a known bug")
+
+@pytest.mark.rehearse(devices=2)
+def test_differs():
+    if dist.get_rank() == 1:
+        pytest.skip("not on this rank")
+"""
+
+
+@pytest.mark.timeout(250)
+def test_what_all_ranks_skip_is_skipped(tmp_path: Path) -> None:
+    """And if one rank alone skips, the test fails."""
+    (tmp_path / "test_outcomes.py").write_text(OUTCOMES)
+    finished = check(tmp_path, "-rs")
+    assert "1 failed, 1 skipped, 1 xfailed" in finished.out, finished.output
+    assert "not on this device" in finished.out
+    assert "rehearsal on 2 ranks: 1 of them ended by Skipped: not on this rank" in finished.out

@@ -49,6 +49,7 @@ def _imported(file: Path) -> ModuleType:
 
 def main(file: str, name: str, pickled: str) -> None:
     """Run the test's body on this rank; the exit status is 1 if it raised."""
+    import pytest
     import torch
     import torch.distributed as dist
 
@@ -61,6 +62,9 @@ def main(file: str, name: str, pickled: str) -> None:
     try:
         function(**arguments)
         torch.cuda.synchronize()
+    except (pytest.skip.Exception, pytest.xfail.Exception) as outcome:
+        # The plug-in says the same of the test, if all ranks do.
+        sys.stderr.write(f"rank {os.environ['RANK']}: {type(outcome).__name__}: {outcome.msg}\n")
     except BaseException as error:
         begin = error.__traceback__ and error.__traceback__.tb_next  # the first frame of the test
         lines = "".join(traceback.format_exception(type(error), error, begin)).splitlines()

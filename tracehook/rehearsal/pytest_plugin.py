@@ -52,7 +52,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     sys.stdout.write(ran.stdout)
     if ran.returncode:
         pytest.fail(f"rehearsal on {devices} ranks: {_report(ran.returncode, ran.stderr.splitlines())}", pytrace=False)
+    _end_as_ranks(re.findall(r"^rank \d+: (Skipped|XFailed): (.*)", ran.stderr, re.MULTILINE), devices)
     return True
+
+
+def _end_as_ranks(outcomes: list[tuple[str, str]], devices: int) -> None:
+    """Skip the test, or expect its failure, as its ranks did."""
+    if not outcomes:
+        return
+    (kind, reason), *others = outcomes
+    if len(outcomes) < devices or any(other != kind for other, _ in others):
+        pytest.fail(f"rehearsal on {devices} ranks: {len(outcomes)} of them ended by {kind}: {reason}", pytrace=False)
+    (pytest.skip if kind == "Skipped" else pytest.xfail)(reason)
 
 
 def _report(status: int, lines: list[str]) -> str:

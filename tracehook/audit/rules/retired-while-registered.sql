@@ -6,10 +6,7 @@
 -- So do those that a device communicator may use: NCCL ends both with the communicator.
 WITH held AS (
     SELECT r.* FROM registration r JOIN process p USING (process)
-    WHERE p.lost = 0
-      -- Where torch's own hook registers, it leaves its registrations at the end.
-      AND NOT EXISTS (FROM event e WHERE e.process = r.process AND e.event = 'hook.conflict')
-      AND NOT EXISTS (
+    WHERE p.lost = 0 AND NOT EXISTS (
         FROM event e WHERE e.process = r.process AND e.comm_id = r.comm_id AND e.event = 'deregister.' || r.kind
           AND coalesce(e.segment, e.pool_segment) = r.memory AND e.seq > r.made_seq AND NOT e.ok)
       AND NOT (r.kind = 'window' AND EXISTS (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from tracehook.symmetric_memory.public import symmetric
 from tracehook.symmetric_memory.scope import NO_SCOPE
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 _served: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # a second hook would find nothing to do, and stay for ever
 
 
-def _refuse_to_join(**_: Any) -> NoReturn:
-    raise ValueError(
-        "Join: the buckets of this DistributedDataParallel are in symmetric memory, and ranks that have joined would "
-        "reduce zeros elsewhere; leave out tracehook.ddp.apply for models with uneven inputs"
-    )
+def _refuse_uneven(module: Any, inputs: Any) -> None:  # noqa: ARG001
+    if module._join_config.enable:  # a Join with enable=False changes nothing
+        raise ValueError(
+            "Join: the buckets of this DistributedDataParallel are in symmetric memory, and ranks that have joined "
+            "would reduce zeros elsewhere; leave out tracehook.ddp.apply for models with uneven inputs"
+        )
 
 
 def apply(model: nn.Module) -> None:
@@ -33,7 +34,7 @@ def apply(model: nn.Module) -> None:
     Call it on all ranks after the constructor and before the second step; a second call does nothing. The first steps
     use ordinary buckets. If tracehook is not enabled, or the device is not CUDA, all buckets stay ordinary. So they do
     if the second forward is inside of a ``Join``: ranks that have joined reduce zeros elsewhere than in their buckets.
-    After it, to enter a ``Join`` with this model raises ValueError on all ranks.
+    After it, a forward inside of a ``Join`` raises ValueError.
 
     DDP makes the buckets at the beginning of the second forward, in a scope with ``operation="all_reduce"`` and no
     size. That forward raises the errors of :func:`tracehook.symmetric`. See docs/symmetric.md.
@@ -72,7 +73,7 @@ def apply(model: nn.Module) -> None:
         if is_done:
             hook.remove()
         if is_done and scope is not NO_SCOPE:
-            module.join_hook = _refuse_to_join
+            module.register_forward_pre_hook(_refuse_uneven)
 
     if model not in _served:
         _served.add(model)

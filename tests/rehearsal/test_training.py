@@ -122,6 +122,8 @@ with Join([model]):
     train(model, 4 + RANK)
 other, refused = made(), None
 train(other, 3)
+with Join([other], enable=False):
+    train(other, 2)
 try:
     with Join([other]):
         train(other, 4 + RANK)

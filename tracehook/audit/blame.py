@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -229,10 +229,12 @@ def _stood_still(process: Caller, end_ns: int) -> float:
     return seconds if seconds >= _STILL else 0
 
 
-def _left(job: Callers) -> Iterator[Finding]:
-    for blamed, others, told in leavers(job):
-        ended_ns = min((each.ended_ns for each in (*blamed, *others) if each.ended_ns is not None), default=None)
-        yield replace(_finding("rank-missing", told, [*blamed, *others], None, ended_ns), advice=_WAIT_IN_THE_END)
+def _left(job: Callers) -> list[Finding]:
+    if (found := leavers(job)) is None:
+        return []
+    blamed, others, told = found
+    ended_ns = min((each.ended_ns for each in (*blamed, *others) if each.ended_ns is not None), default=None)
+    return [replace(_finding("rank-missing", told, [*blamed, *others], None, ended_ns), advice=_WAIT_IN_THE_END)]
 
 
 # --- who did not come? ---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tracehook.audit.called import Caller, Callers
 from tracehook.audit.semaphores import named
@@ -15,22 +15,23 @@ _LOST = re.compile(
 )
 
 
-def leavers(job: Callers) -> Iterator[tuple[list[Caller], list[Caller], str]]:
-    """Yield those to blame, the others, and what to say, if ranks lost their connection to ranks that had ended.
+def leavers(job: Callers) -> tuple[list[Caller], list[Caller], str] | None:
+    """Return those to blame, the others, and what to say, if ranks lost their connection to ranks that had ended.
 
     If more ranks ended than lost a connection, those few went on where the others had come to their end.
     """
     lost = [each for each in job.processes if each.failed and _LOST.search(each.exception or "")]
     since = min((each.ended_ns for each in lost if each.ended_ns is not None), default=None)
     if since is None or any(_is_before(each, since) for each in job.processes if each.failed and each not in lost):
-        return
+        return None
     gone = [each for each in job.processes if each.ended and each.how == "exit" and _is_before(each, since)]
     if len(gone) > len(lost):
-        yield lost, gone, f"{named(lost)} went on where {named(gone)}, which are more, had ended in order{_said(lost)}"
-    elif gone:
-        last = gone[0].last_step if len(gone) == 1 else None
-        after = f", after its {told_call(job, last)}" if last is not None else ""
-        yield gone, lost, f"{named(gone)} ended in order{after}, while others still talked to it{_said(lost)}"
+        return lost, gone, f"{named(lost)} went on where {named(gone)}, which are more, had ended in order{_said(lost)}"
+    if not gone:
+        return None
+    last = gone[0].last_step if len(gone) == 1 else None
+    after = f", after its {told_call(job, last)}" if last is not None else ""
+    return gone, lost, f"{named(gone)} ended in order{after}, while others still talked to it{_said(lost)}"
 
 
 def _said(lost: Sequence[Caller]) -> str:

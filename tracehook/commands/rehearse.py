@@ -176,11 +176,15 @@ def _tell_next(status: int, log: Path | None, logs: Path | None) -> None:
         )
 
 
-def _logs(log: Path | None, environment: dict[str, str], is_there: bool = True) -> Path | None:
-    """Return the directory in which there are logs of the ranks, or will be."""
+def _directory(log: Path | None, environment: dict[str, str]) -> Path | None:
     told = environment.get("SYMM_REGISTER_LOG")
-    directory = log or (Path(told) if told else None)
-    return directory if directory is not None and (not is_there or any(directory.glob("*.jsonl*"))) else None
+    return log or (Path(told) if told else None)
+
+
+def _logs(log: Path | None, environment: dict[str, str]) -> Path | None:
+    """Return the directory in which there are logs of the ranks."""
+    directory = _directory(log, environment)
+    return directory if directory is not None and any(directory.glob("*.jsonl*")) else None
 
 
 def _keep(log: Path | None, environment: dict[str, str], broken: list[dict[str, Any]], hang: Standstill | None) -> None:
@@ -258,8 +262,9 @@ def _run(
     except OSError as problem:
         cannot_run("rehearse", command[0], problem)
 
-    logs = _logs(log, environment, is_there=False)
-    follower = Follower(logs) if logs is not None else None
+    logs = _directory(log, environment)
+    follower = Follower(logs) if logs is not None and limit else None
+    look_at = begin + limit  # before that nobody can have waited so long
     is_told = False  # to end: who waits then waits for ranks that were ended first
 
     def pass_on(number: int, _: FrameType | None) -> None:
@@ -277,8 +282,9 @@ def _run(
                 status = process.wait(_LOOK_SECONDS if limit or longest else None)
                 break
             hang = find_hang(scratch, limit) if limit and not is_told else None
-            if limit and follower is not None and not (hang or is_told):
+            if follower is not None and not (hang or is_told) and time.monotonic() >= look_at:
                 hang = _agreement(follower, limit)
+                look_at += limit / 10 if follower.is_whole else 0
             if hang:
                 _tell_places(_logs(log, environment), hang, scratch)
                 status = _end(process, hang.pids, scratch)
@@ -295,7 +301,7 @@ def _run(
 
 
 def _agreement(follower: Follower, limit: float) -> Standstill | None:
-    with contextlib.suppress(OSError):  # what is not to be read is told in the end
+    with contextlib.suppress(OSError):  # the summary names logs that nobody can read
         follower.look(_LOOK_SECONDS)
         return find_agreement(follower, limit)
     return None

@@ -127,18 +127,21 @@ def find_agreement(follower: Follower, limit: float) -> Standstill | None:
 
     Their logs say so. `follower` reads these, and has just looked.
     """
-    now, ranks = time.monotonic_ns(), {process.name: process.summary.rank for process in follower.processes.values()}
-    since = [ns for each in follower.processes.values() if not each.summary.ended for ns in each.agreeing.values()]
-    if not since or now - min(since) < limit * _SECOND:
-        return None
-    calls, seconds = [], (now - min(since)) / _SECOND
-    for hang in follower.hangs:
-        if hang.call.endswith(AGREEMENT):
-            verb = "waits" if len(hang.waiting) == 1 else "wait"
-            told = f"{', '.join(hang.waiting)} {verb} in {hang.call} of {hang.group} for {seconds:.0f} s"
-            known = tuple(rank for name in (*hang.missing, *hang.waiting) if (rank := ranks.get(name)) is not None)
-            calls.append(StuckCall(f"{told}; {', '.join(hang.missing)} did not come", "", known, min(since)))
-    pids = frozenset(process.summary.pid for process in follower.processes.values())
+    now, living = time.monotonic_ns(), {}
+    for process in follower.processes.values():
+        if not process.summary.ended and _lives(process.summary.pid):
+            living[process.name] = process
+    calls = []
+    for hang in follower.hangs if any(process.agreeing for process in living.values()) else ():
+        since = [ns for name in hang.waiting if name in living for ns in living[name].agreeing.values()]
+        if not hang.call.endswith(AGREEMENT) or not since or now - min(since) < limit * _SECOND:
+            continue
+        verb, seconds = "waits" if len(hang.waiting) == 1 else "wait", (now - min(since)) / _SECOND
+        told = f"{', '.join(hang.waiting)} {verb} in {hang.call} of {hang.group} for {seconds:.0f} s"
+        ranks = [living[name].summary.rank for name in (*hang.missing, *hang.waiting) if name in living]
+        known = tuple(rank for rank in ranks if rank is not None)
+        calls.append(StuckCall(f"{told}; {', '.join(hang.missing)} did not come", "", known, min(since)))
+    pids = frozenset(process.summary.pid for process in living.values())
     return Standstill(calls[:_MOST_LINES], max(0, len(calls) - _MOST_LINES), pids) if calls else None
 
 

@@ -111,11 +111,42 @@ void a_free_buries_what_a_busy_communicator_holds() {
     expect(world.keeper.kept == 2 && world.keeper.let_gone == 0 && library.deregistered == 0,
            "the memory is kept");
     expect(idle.deregistered == 2, "who is not busy undoes his registrations");
-    expect(world.registrar.make_room(0) && world.keeper.let_gone == 0,
-           "and nobody has it while it is registered");
+    world.registrar.make_room(0);
+    expect(world.keeper.let_gone == 0, "and nobody has it while it is registered");
     communicator->gate().leave();
     expect(library.deregistered == 2 && world.keeper.let_gone == 2, "it goes after the call");
-    expect(!world.registrar.make_room(0), "and then the grave is empty");
+}
+
+// Another thread has taken what was buried, and is on its way to the driver with it.
+void who_needs_room_waits_for_what_is_leaving() {
+    for (const bool is_idle : {false, true}) {
+        World world;
+        world.keeper.keeps = true;
+        Library library;
+        const auto communicator = world.create(1, library);
+        world.allocate(0x10000);
+        library.ready = false;
+        world.free(0x10000);
+        library.ready = true;
+        Stop stop;
+        (is_idle ? world.keeper.in_free_idle : world.keeper.in_let_go) = &stop;
+        std::thread other([&] {
+            communicator->gate().poke();
+            world.registrar.free_idle(0);
+        });
+        stop.reached.wait();
+        std::atomic<bool> has_returned{false};
+        std::thread asks([&] {
+            world.registrar.make_room(0);
+            has_returned = true;
+        });
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        expect(!has_returned, is_idle ? "who needs room waits while another thread frees memory"
+                                      : "who needs room waits while another thread lets memory go");
+        stop.go_on.count_down();
+        other.join();
+        asks.join();
+    }
 }
 
 void a_busy_library_keeps_its_memory_until_it_is_ready() {
@@ -404,6 +435,7 @@ int main() {
     a_group_holds_the_gate_of_a_live_sibling();
     a_free_is_done_by_who_is_inside();
     a_free_buries_what_a_busy_communicator_holds();
+    who_needs_room_waits_for_what_is_leaving();
     a_busy_library_keeps_its_memory_until_it_is_ready();
     an_abort_keeps_what_is_buried_until_it_returned();
     the_end_of_a_communicator_empties_the_grave();

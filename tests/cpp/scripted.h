@@ -202,7 +202,12 @@ class Keeper final : public registrar::SegmentMemory {
         ++let_gone;
     }
     bool free_idle(int) noexcept override {
+        if (freeing.exchange(true)) {
+            return true;
+        }
+        pass(in_free_idle);
         ++idle_freed;
+        freeing = false;
         return false;
     }
 
@@ -210,7 +215,9 @@ class Keeper final : public registrar::SegmentMemory {
     std::atomic<int> kept{0};
     std::atomic<int> let_gone{0};
     std::atomic<int> idle_freed{0};
+    std::atomic<bool> freeing{false};
     Place in_let_go{nullptr};
+    Place in_free_idle{nullptr};
 };
 
 inline registrar::Patience impatient() {

@@ -17,8 +17,9 @@ void Grave::bury(const Segment& segment,
 
 bool Grave::has(int device) const noexcept {
     const std::lock_guard guard(mutex_);
-    return std::ranges::any_of(buried_,
-                               [&](const Buried& each) { return each.segment.device == device; });
+    const auto is_there = [&](const Segment& segment) { return segment.device == device; };
+    return std::ranges::any_of(buried_, is_there, &Buried::segment) ||
+           std::ranges::any_of(ending_, is_there);
 }
 
 void Grave::work_off_all() noexcept {
@@ -34,6 +35,8 @@ void Grave::work_off_all() noexcept {
     }
     for (const Segment& segment : take_free()) {
         end_(segment);
+        const std::lock_guard guard(mutex_);
+        std::erase_if(ending_, [&](const Segment& each) { return each.id == segment.id; });
     }
 }
 
@@ -49,6 +52,7 @@ std::vector<Segment> Grave::take_free() noexcept {
         }
         return each.holders.empty();
     });
+    ending_.insert(ending_.end(), free.begin(), free.end());
     count_.store(buried_.size(), std::memory_order_release);
     return free;
 }

@@ -40,6 +40,7 @@ class Grave {
             work_off_all();
         }
     }
+    // Also what was taken out, and has not ended yet on the thread that took it.
     bool has(int device) const noexcept;
 
   private:
@@ -51,8 +52,9 @@ class Grave {
     std::vector<Segment> take_free() noexcept;
 
     const End end_;
-    mutable std::mutex mutex_; // buried_
+    mutable std::mutex mutex_; // buried_, ending_
     std::vector<Buried> buried_;
+    std::vector<Segment> ending_;
     std::atomic<std::size_t> count_{0};
 };
 

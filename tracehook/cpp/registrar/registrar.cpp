@@ -206,19 +206,21 @@ void Registrar::segment_freed(int device, std::uintptr_t address, std::size_t si
     grave_.work_off(); // what was buried just now may have been deregistered before
 }
 
-bool Registrar::make_room(int device) noexcept {
+void Registrar::make_room(int device) noexcept {
     if (abandoned() || memory_ == nullptr) {
-        return false;
+        return;
     }
     constexpr auto kPoll = std::chrono::milliseconds(1);
     const Clock::time_point until = Clock::now() + patience_.room_for_call;
-    const bool had = grave_.has(device);
-    grave_.work_off();
-    while (grave_.has(device) && Clock::now() < until) {
-        std::this_thread::sleep_for(kPoll);
+    for (;;) {
         grave_.work_off();
+        const bool is_buried = grave_.has(device); // asked first: what leaves the grave may be idle
+        const bool is_leaving = memory_->free_idle(device) || is_buried;
+        if (!is_leaving || Clock::now() >= until) {
+            return;
+        }
+        std::this_thread::sleep_for(kPoll);
     }
-    return memory_->free_idle(device) || had;
 }
 
 void Registrar::free_idle(int device) noexcept {

@@ -59,9 +59,9 @@ class Registrar {
                            PoolKind pool = PoolKind::kDefault) noexcept;
     // The allocator's free of the memory follows on this thread.
     void segment_freed(int device, std::uintptr_t address, std::size_t size) noexcept;
-    // By who finds no room on a device, perhaps with the allocator's lock: false if nothing of it
-    // was buried. Waits for what was, five seconds at most, and for the device.
-    bool make_room(int device) noexcept;
+    // By who finds no room on a device, perhaps with the allocator's lock. Waits for what is buried
+    // there, or on its way to the driver on any thread, five seconds at most, and for the device.
+    void make_room(int device) noexcept;
     // By a thread that may wait for the device, and has just done so.
     void free_idle(int device) noexcept;
 

@@ -31,7 +31,7 @@ class SegmentMemory {
     // Never waits, also not for the device. Memory that cannot go without that is idle from then
     // on.
     virtual void let_go(const Segment& /*segment*/) noexcept {}
-    // Frees what is idle on a device, and waits for it. False if nothing was.
+    // Frees what is idle on a device, and waits for it. True if another thread still does so.
     virtual bool free_idle(int /*device*/) noexcept { return false; }
 };
 

@@ -40,12 +40,18 @@ int allocate(std::uintptr_t* address, std::size_t size, int device, bool shareab
     return cuda::allocate_shareable(address, size, device, also);
 }
 
-// Segments that were freed, and that a communicator held, may have the room.
+// Segments that were freed, and that a communicator held, may have the room. Also those that
+// another thread frees just now.
 int allocate_with_grave(std::uintptr_t* address, std::size_t size, int device, bool shareable) {
+    Source& source = Source::instance();
+    const std::uint64_t before = source.departed.load(std::memory_order_acquire);
     const int status = allocate(address, size, device, shareable);
-    registrar::Registrar* const registrar =
-        Source::instance().registrar.load(std::memory_order_acquire);
-    if (status != kNoRoom || registrar == nullptr || !registrar->make_room(device)) {
+    registrar::Registrar* const registrar = source.registrar.load(std::memory_order_acquire);
+    if (status != kNoRoom || registrar == nullptr) {
+        return status;
+    }
+    registrar->make_room(device);
+    if (source.departed.load(std::memory_order_acquire) == before) {
         return status; // the allocator frees what it has cached, and asks again
     }
     if (!shareable) {
@@ -178,6 +184,7 @@ void SourcedMemory::let_go(const registrar::Segment& segment) noexcept {
         }
     }
     free_block(segment.address, block, true);
+    source.departed.fetch_add(1, std::memory_order_release);
 }
 
 bool SourcedMemory::free_idle(int device) noexcept {
@@ -186,17 +193,23 @@ bool SourcedMemory::free_idle(int device) noexcept {
         static_cast<std::size_t>(device) >= kDevices) {
         return false;
     }
+    int& freeing = source.freeing[static_cast<std::size_t>(device)];
     std::vector<std::uintptr_t> idle;
     {
         const std::lock_guard guard(source.mutex);
         idle = std::exchange(source.idle[static_cast<std::size_t>(device)], {});
-        source.idle_blocks.fetch_sub(static_cast<int>(idle.size()), std::memory_order_release);
+        ++freeing;
     }
-    const cuda::BesideCaptures relaxed;
-    for (const std::uintptr_t address : idle) {
-        free_block(address, {}, false);
+    {
+        const cuda::BesideCaptures relaxed;
+        for (const std::uintptr_t address : idle) {
+            free_block(address, {}, false);
+        }
     }
-    return !idle.empty();
+    const std::lock_guard guard(source.mutex);
+    source.departed.fetch_add(idle.size(), std::memory_order_release);
+    source.idle_blocks.fetch_sub(static_cast<int>(idle.size()), std::memory_order_release);
+    return --freeing != 0;
 }
 
 std::string replace_segment_source(registrar::Registrar& registrar, bool virtual_memory) {

@@ -57,12 +57,14 @@ struct Source {
     std::unordered_map<std::uintptr_t, std::size_t> mapped; // memory of other processes
     std::array<std::vector<int>, kDevices> also;            // who reaches a device's memory
     std::array<std::vector<std::uintptr_t>, kDevices> idle; // cudaMalloc's, freed and let go of
+    std::array<int, kDevices> freeing{};                    // threads that free what was idle
     std::size_t segments = 0;                               // shareable ones that live
     std::size_t bytes = 0;
     std::uint64_t numbers = 0;
     std::array<std::atomic<int>, kDevices> able{}; // 1: yes, 2: no
     std::atomic<int> refused{0};
-    std::atomic<int> idle_blocks{0};
+    std::atomic<int> idle_blocks{0};        // idle, or being freed
+    std::atomic<std::uint64_t> departed{0}; // times that kept memory went
     std::atomic<registrar::Registrar*> registrar{nullptr};
     std::atomic<bool> stands{false};   // in the slots for cudaMalloc and cudaFree
     std::atomic<bool> replaced{false}; // segments come from virtual memory

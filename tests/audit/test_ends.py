@@ -82,6 +82,21 @@ def test_what_a_failure_left_is_its_consequence(tmp_path: Path, last: dict[str, 
     assert ("left-at-end" in Audit(logs, "--json").rules()) == is_left
 
 
+def with_detail(lines: list[bytes]) -> list[bytes]:
+    """Return the lines of a log, with that setting in the first."""
+    begin = json.loads(lines[0])
+    begin["nccl_settings"] = [*begin.get("nccl_settings", ()), "TORCH_DISTRIBUTED_DEBUG=DETAIL"]
+    return [json.dumps(begin).encode() + b"\n", *lines[1:]]
+
+
+def test_a_group_that_torch_wraps_is_not_left(tmp_path: Path) -> None:
+    """With TORCH_DISTRIBUTED_DEBUG=DETAIL the communicator stays, although the program destroys its group."""
+    logs = unpack(GOLDEN.with_name("left-at-end"), tmp_path)
+    for rank in (0, 1):
+        change(log_of(logs, rank), with_detail)
+    Audit(logs).expect(CLEAN)
+
+
 def raising(event: str, place: str, **more: Any) -> Callable[[list[bytes]], list[bytes]]:
     """Return a change: an exception comes from a line of the program, just before the end of the log."""
 

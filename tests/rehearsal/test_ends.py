@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.audits import CLEAN, Audit
 from support.rehearsal import rehearse
 
 from tracehook.audit.summary import summarise
@@ -78,3 +79,11 @@ def test_end_with_live_groups(tmp_path: Path, way: str, status: int, ended: bool
         assert (log.events[-1]["exception"], log.events[-1]["message"]) == ("ValueError", "on purpose")
     said = [event["status"] for event in log.events if "status" in event]
     assert said == [status] * (way in ("exception", "os._exit"))
+
+
+def test_a_group_that_torch_wraps_is_clean(tmp_path: Path) -> None:
+    """With DETAIL dist.destroy_process_group() does not reach the communicator, and the program can do no more."""
+    env = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "SYMM_REGISTER_LOCAL": "all"}
+    run = rehearse("plain.py", ranks=2, log=tmp_path, env=env).assert_good()
+    assert len(run.events("register.local")) > len(run.events("deregister.local"))
+    Audit(tmp_path).expect(CLEAN)

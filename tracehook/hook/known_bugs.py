@@ -18,7 +18,7 @@ from tracehook.versions import nccl_name
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 _NETWORK = Path("/sys/class/infiniband")
-_OF_NCCL = ("NCCL_", "TORCH_NCCL_", "TORCH_DIST_USE_NCCL2")
+_OF_NCCL = ("NCCL_", "TORCH_NCCL_", "TORCH_DIST_USE_NCCL2", "TORCH_DISTRIBUTED_DEBUG")
 _MOST = 100  # settings in the log
 _LONGEST = 200  # characters of one
 

@@ -1,6 +1,6 @@
 -- severity: error
 -- sentence: A communicator was destroyed while memory was still registered with it.
--- advice: This is a bug of tracehook: report it with the logs.
+-- advice: If hook-stands-aside is found too, do what it says, because another hook left the memory registered; if not, this is a bug of tracehook: report it with the logs.
 -- divergence: unless all
 -- What NCCL refused to deregister is said by registration-failed. Windows that graphs use stay: ended-before-graphs.
 -- So do those that a device communicator may use: NCCL ends both with the communicator.

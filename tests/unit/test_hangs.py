@@ -161,3 +161,12 @@ def test_what_is_no_file_of_ours_is_passed_over(tmp_path):
     (tmp_path / "wait.1.1.json").write_text('{"rank": 1')
     (tmp_path / "wait.2.1.json").write_text("[]")
     assert find_hang(tmp_path, LIMIT) is None
+
+
+def test_ranks_that_came_to_one_call_with_what_does_not_fit_all_came(wait):
+    """They wait for each other, each of them in that call: nobody is said not to have come to it."""
+    for rank in (0, 1):
+        wait(rank, [0, 1], 20, number=3)
+    found = wait.hang()
+    assert found.lines[0].endswith("for 20 s; all came, and none goes on")
+    assert found.calls[0].ranks == (0, 1)

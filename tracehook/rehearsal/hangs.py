@@ -248,7 +248,7 @@ def _stuck_call(same: Sequence[LongWait], by_pid: Mapping[int, Sequence[LongWait
     if any(each.rank < 0 and not each.pid for each in longest.missing):
         ranks = missing  # those that wait are no substitute for one of which only its place is known
     since_ns = time.monotonic_ns() - int(longest.seconds * _SECOND)
-    known = tuple(rank for rank in ranks if rank >= 0)
+    known = tuple(rank for rank in dict.fromkeys(ranks) if rank >= 0)
     return StuckCall(_sentence(same, by_pid), longest.key, known, since_ns)
 
 
@@ -256,7 +256,10 @@ def _sentence(same: Sequence[LongWait], by_pid: Mapping[int, Sequence[LongWait]]
     first = max(same, key=lambda wait: wait.seconds)
     members = ", ".join(member.number for member in first.members)
     who, verb = _names([wait.who for wait in same]), "waits" if len(same) == 1 else "wait"
-    missing = "; ".join(_doing(rank, by_pid[rank.pid]) for rank in first.missing) or "all came, and none goes on"
+    # The emulation calls one missing who came to the same call with something that does not fit.
+    here = {wait.who.pid for wait in same}
+    absent = [_doing(rank, by_pid[rank.pid]) for rank in first.missing if rank.pid not in here]
+    missing = "; ".join(absent) or "all came, and none goes on"
     group = f", group {first.group}" if first.group else ""
     return (
         f"{who} {verb} in {first.call} of {first.where}{group} (ranks {members}) for {first.seconds:.0f} s; {missing}"

@@ -62,38 +62,47 @@ $(TOOLS): pyproject.toml $(STAMP)
 	touch $@
 
 # A wheel's libraries are stripped. auditwheel finds out for which Linux they are, and takes in none of torch's.
-WHEEL = $(HIDE_CUDA) PATH="$(abspath $(BIN)):$$PATH" $(PIP) wheel -q --no-build-isolation --no-deps \
-    --config-settings=install.strip=true
+PIP_WHEEL = -m pip --disable-pip-version-check wheel -q --no-build-isolation --no-deps --config-settings=install.strip=true
 PACKED = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --exclude 'libc10*.so' --exclude 'libtorch*.so' -w dist
-# Of these versions of Python there is a wheel if they are here; the first one is that of .venv.
+# Of these versions of Python there is a wheel if they are here; for another machine, if there is a compiler for it.
 PYTHONS ?= python3.11 python3.12 python3.13
+HERE = $(shell uname -m)
+MACHINES ?= $(HERE) aarch64
+NATIVE = $(BIN)/python $(PYTHONS)
 
-wheel: build $(TOOLS) ## dist/: a wheel for each Python with all hook libraries, one without native parts, and the sources
+wheel: build $(TOOLS) ## dist/: wheels for each Python on x86-64 and aarch64 with all hook libraries, one without native parts, the sources
 	rm -rf dist build/wheels && mkdir -p dist build/wheels
-	HEADERS="$$($(BIN)/python tracehook/cpp/torch/fetch_headers.py build/torch-headers)" && \
-	$(WHEEL) -w build/wheels . --config-settings=build-dir=build/wheel \
-	    "--config-settings=cmake.define.TRACEHOOK_TORCH_HEADERS=$$HEADERS"
-	$(PACKED) build/wheels/*.whl
-	$(BIN)/python -m zipfile -e build/wheels/*.whl build/wheels/first
-	for python in $(PYTHONS); do $(MAKE) --no-print-directory one-wheel FOR=$$python || exit; done
-	$(WHEEL) -w dist . --config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3 \
-	    --config-settings=build-dir=build/wheel-pure
+	for machine in $(sort $(MACHINES)); do for python in $(NATIVE); do \
+	    $(MAKE) --no-print-directory one-wheel FOR=$$python MACHINE=$$machine || exit; done; done
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python $(PIP_WHEEL) -w dist . --config-settings=wheel.cmake=false \
+	    --config-settings=wheel.py-api=py3 --config-settings=build-dir=build/wheel-pure
 	$(BIN)/python -m build -q --sdist --no-isolation -o dist .
 	$(BIN)/twine check --strict dist/*
 	ls -l dist
 
-# For one more version of Python only _core is compiled.
+# The first one of a machine, for the Python of .venv, has all native parts compiled; for one more Python only _core is.
 VERSION_OF = "import sys; print('cp%d%d' % sys.version_info[:2])"
+MACHINE = $(HERE)
+CROSS = $(if $(filter-out $(HERE),$(MACHINE)),\
+    --config-settings=cmake.define.CMAKE_TOOLCHAIN_FILE=$(CURDIR)/tracehook/cpp/$(MACHINE).cmake \
+    --config-settings=cmake.define.PYTHON_MODULE_EXTENSION=.cpython-$${name#cp}-$(MACHINE)-linux-gnu.so)
 one-wheel:
 	@$(FOR) -c "import venv" 2> /dev/null || { echo "$(FOR) is not here: no wheel for it" >&2; exit 0; }; \
-	name=$$($(FOR) -c $(VERSION_OF)); ls dist/*-$$name-*.whl > /dev/null 2>&1 && exit 0; \
-	$(FOR) -m venv build/wheels/$$name && build/wheels/$$name/bin/python -m pip --disable-pip-version-check install -q \
-	    --no-compile "scikit-build-core>=0.11" "pybind11>=2.13" cmake ninja && \
-	$(HIDE_CUDA) PATH="$(abspath build/wheels)/$$name/bin:$$PATH" build/wheels/$$name/bin/python -m pip \
-	    --disable-pip-version-check wheel -q --no-build-isolation --no-deps --config-settings=install.strip=true \
-	    -w build/wheels/of-$$name . --config-settings=build-dir=build/wheel-$$name \
-	    --config-settings=cmake.define.TRACEHOOK_FROM_WHEEL=$(abspath build/wheels/first) && \
-	$(PACKED) build/wheels/of-$$name/*.whl
+	$(if $(filter-out $(HERE),$(MACHINE)),command -v $(MACHINE)-linux-gnu-g++ > /dev/null || \
+	    { echo "$(MACHINE)-linux-gnu-g++ is not here: no wheel for $(MACHINE)" >&2; exit 0; };) \
+	name=$$($(FOR) -c $(VERSION_OF)); ls dist/*-$$name-*_$(MACHINE).whl > /dev/null 2>&1 && exit 0; \
+	of=build/wheels/$$name-$(MACHINE) && first=build/wheels/first-$(MACHINE) && \
+	if [ -d $$first ]; then \
+	    builder=$$PWD/build/wheels/$$name native="FROM_WHEEL=$$PWD/$$first" && $(FOR) -m venv $$builder && \
+	    $$builder/bin/python -m pip --disable-pip-version-check install -q --no-compile \
+	        "scikit-build-core>=0.11" "pybind11>=2.13" cmake ninja; \
+	else \
+	    builder=$(abspath $(VENV)) native="TORCH_HEADERS=$$($(BIN)/python tracehook/cpp/torch/fetch_headers.py build/torch-headers)"; \
+	fi && \
+	$(HIDE_CUDA) _PYTHON_HOST_PLATFORM=linux-$(MACHINE) PATH="$$builder/bin:$$PATH" \
+	    $$builder/bin/python $(PIP_WHEEL) -w $$of . --config-settings=build-dir=build/wheel-$$name-$(MACHINE) \
+	    "--config-settings=cmake.define.TRACEHOOK_$$native" $(CROSS) && \
+	$(PACKED) $$of/*.whl && { [ -d $$first ] || $(BIN)/python -m zipfile -e $$of/*.whl $$first; }
 
 # As a user would: a clean venv with that torch and the wheel alone, a self-test and four ranks in rehearsal, nothing
 # found by the audit. `make wheel-2.15.0 PYTHON=python3.13` takes the wheel for that Python.
@@ -102,7 +111,7 @@ wheel-%:
 	@ls dist/tracehook-*-manylinux*.whl > /dev/null 2>&1 || { echo "dist has no wheel: make wheel comes first" >&2; exit 2; }
 	rm -rf .venvs/wheel-$* && $(PYTHON) -m venv .venvs/wheel-$*
 	.venvs/wheel-$*/bin/python -m pip --disable-pip-version-check install -q "$(EXACTLY)$*" numpy \
-	    "$$(ls $(CURDIR)/dist/tracehook-*-$$(.venvs/wheel-$*/bin/python -c $(VERSION_OF))-manylinux*.whl)[audit]"
+	    "$$(ls $(CURDIR)/dist/tracehook-*-$$(.venvs/wheel-$*/bin/python -c $(VERSION_OF))-manylinux*_$(HERE).whl)[audit]"
 	cd .venvs/wheel-$* && PATH="$$PWD/bin:$$PATH" && \
 	    $(if $(filter %+cpu,$*),true,bin/tracehook rehearse --devices 1 -- tracehook doctor) && \
 	    bin/python $(CURDIR)/examples/demo.py logs && \
@@ -123,7 +132,7 @@ wheel-types: WITH = 2.11.0
 wheel-types:
 	rm -rf .venvs/types && $(PYTHON) -m venv .venvs/types
 	.venvs/types/bin/python -m pip --disable-pip-version-check install -q --no-compile mypy==2.4.1 "$(EXACTLY)$(WITH)" \
-	    "$$(ls $(CURDIR)/dist/tracehook-*-$$(.venvs/types/bin/python -c $(VERSION_OF))-manylinux*.whl)[metrics]"
+	    "$$(ls $(CURDIR)/dist/tracehook-*-$$(.venvs/types/bin/python -c $(VERSION_OF))-manylinux*_$(HERE).whl)[metrics]"
 	cd .venvs/types && bin/mypy --strict --config-file= $(CURDIR)/tests/support/public_face.py
 	$(if $(KEEP),,rm -rf .venvs/types)
 
@@ -195,9 +204,11 @@ release: ## What a release needs: one version in the changelog and the package, 
 	@version=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' tracehook/__init__.py); \
 	    test "$$(sed -n 's/^## \([0-9.]*\) .*/\1/p' CHANGELOG.md | head -1)" = "$$version" || \
 	        { echo "the newest version of CHANGELOG.md is not $$version" >&2; exit 2; }; \
-	    test -z "$$(git status --porcelain)" || { echo "there are changes that are not committed" >&2; exit 2; }
+	    test -z "$$(git status --porcelain)" || { echo "there are changes that are not committed" >&2; exit 2; }; \
+    test -z "$$(git tag --list "v$$version")" || { echo "there is a tag v$$version" >&2; exit 2; }; \
+    command -v aarch64-linux-gnu-g++ > /dev/null || { echo "aarch64-linux-gnu-g++ is not here: install it for the wheels" >&2; exit 2; }
 	$(MAKE) lint docs test wheel $(MATRIX_WHEELS:%=wheel-%) wheel-readers wheel-types
-	@echo "dist/ has the wheels; now: git tag v$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' tracehook/__init__.py)"
+	@echo "dist/ has all wheels; now: git tag v$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' tracehook/__init__.py) and twine upload dist/*"
 
 test-gpu: build ## The tests that need real devices
 	$(BIN)/python -m pytest -m gpu tests/gpu

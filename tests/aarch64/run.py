@@ -100,7 +100,7 @@ def make_wheel(folder: Path, site: Path) -> Path:
     wheels = folder / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
     defines = {
-        "CMAKE_TOOLCHAIN_FILE": Path(__file__).with_name("toolchain.cmake"),
+        "CMAKE_TOOLCHAIN_FILE": CPP / "aarch64.cmake",
         "PYTHON_MODULE_EXTENSION": SUFFIX,
         "TRACEHOOK_TESTING": "ON",
         "TRACEHOOK_WERROR": "ON",

@@ -1,4 +1,4 @@
-# For a wheel that is compiled on another machine: make aarch64.
+# For a wheel that is compiled on another machine: make wheel, make aarch64.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)

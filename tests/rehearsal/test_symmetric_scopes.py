@@ -51,7 +51,7 @@ TOLD: dict[str, dict[str, Any]] = {
     },
 }
 MORE = (
-    *("in_a_capture", "different_acts", "after_mismatch", "status"),
+    *("in_a_capture", "in_a_group_of_calls", "different_acts", "after_mismatch", "status"),
     *("many_hints", "hints_of_each_rank", "distributed_tensor", "tasks", "generator"),
 )
 
@@ -97,6 +97,15 @@ def test_sync_and_trim_are_refused_in_a_capture(run: Rehearsal) -> None:
         assert f"tracehook.{name}" in text
         assert "cannot be captured" in text
     assert found["sum"] == 3.0
+
+
+def test_a_scope_in_a_group_of_calls(run: Rehearsal) -> None:
+    """It registers nothing, because NCCL writes a window at the end of the group; the next sync does."""
+    found = alike(run, "in_a_group_of_calls")
+    for name, text in zip(("sync", "trim", "pause", "resume"), found.pop("errors"), strict=True):
+        assert text.startswith(f"RuntimeError: tracehook.{name} waits for other ranks, so it cannot be called between")
+    assert found.pop("made") >= 2
+    assert found == {"sum": 3.0, "before": "deferred", "later": "symmetric", "again": 3.0}
 
 
 def test_ranks_at_different_acts(run: Rehearsal) -> None:

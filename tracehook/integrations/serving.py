@@ -32,7 +32,7 @@ def scope_of(communicator: Any, graph: bool = True) -> Scope | NoScope | None:
 
 
 def catch_up(communicator: Any) -> None:
-    """Register what was touched in a capture and has no window; nothing is sent if there is none, or in a capture.
+    """Register what was touched in a capture or a group of NCCL calls; nothing is sent in one, or if there is nothing.
 
     Raises:
         RegistrationError: see :func:`tracehook.sync`.
@@ -42,7 +42,7 @@ def catch_up(communicator: Any) -> None:
     if memory is None:
         return
     (windows,) = memory.chosen(None, communicator)
-    if windows.deferred and not _core.capturing(windows.facts.device):
+    if windows.deferred and not memory.defers(windows.facts.device):
         sync(communicator=communicator)
 
 

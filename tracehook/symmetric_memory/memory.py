@@ -177,21 +177,21 @@ class SymmetricMemory:
     def sync(self, chosen: Sequence[GroupWindows]) -> int:
         """See :func:`tracehook.sync`."""
         sizes = {segment.id: segment.size for segment in _core.pool_segments()}
-        self._refuse_in_capture("sync", chosen)
+        self._refuse_what_waits("sync", chosen)
         for found in chosen:
             found.require_awake()
         return sum(self._guarded(found, lambda: found.sync(sizes)) for found in in_order(chosen))  # noqa: B023
 
     def meet(self, found: GroupWindows, what: str, entries: Sequence[str]) -> None:
         """Return when all ranks of a group have come to this call, with equal entries. Nothing with the guard off."""
-        self._refuse_in_capture(what, [found])
+        self._refuse_what_waits(what, [found])
         found.require_awake()
         if found.guard != "off":
             self._guarded(found, lambda: found.meet(found.connect(), what, entries))
 
     def trim(self, chosen: Sequence[GroupWindows]) -> int:
         """See :func:`tracehook.trim`."""
-        self._refuse_in_capture("trim", chosen)
+        self._refuse_what_waits("trim", chosen)
         for found in chosen:
             found.require_awake()
         self._refuse_in_scope("trim")
@@ -234,13 +234,13 @@ class SymmetricMemory:
 
     def pause(self, chosen: Sequence[GroupWindows]) -> int:
         """See :func:`tracehook.pause`."""
-        self._refuse_in_capture("pause", chosen)
+        self._refuse_what_waits("pause", chosen)
         self._refuse_in_scope("pause")
         return suspension.pause(chosen, self.trim)
 
     def resume(self, chosen: Sequence[GroupWindows]) -> int:
         """See :func:`tracehook.resume`."""
-        self._refuse_in_capture("resume", chosen)
+        self._refuse_what_waits("resume", chosen)
         return suspension.resume(chosen)
 
     @staticmethod
@@ -252,7 +252,18 @@ class SymmetricMemory:
             )
 
     @staticmethod
-    def _refuse_in_capture(what: str, chosen: Sequence[GroupWindows]) -> None:
+    def defers(device: int) -> bool:
+        """Whether this thread may register no window now: it captures, or has a group of NCCL calls open."""
+        return bool(_core.capturing(device) or _core.in_nccl_group())
+
+    @staticmethod
+    def _refuse_what_waits(what: str, chosen: Sequence[GroupWindows]) -> None:
+        """Raise in a capture, and in a group of NCCL calls: NCCL only notes down there what it is asked for."""
+        if _core.in_nccl_group():
+            raise RuntimeError(
+                f"tracehook.{what} waits for other ranks, so it cannot be called between ncclGroupStart and ncclGroupEnd "
+                "(torch's coalescing manager is such a group): call it after the group"
+            )
         if any(_core.capturing(found.facts.device) for found in chosen):
             raise RuntimeError(f"tracehook.{what} waits for other ranks, so it cannot be captured: call it outside")
 
@@ -382,7 +393,7 @@ class ScopeEnd:
                 explain_out_of_memory(error, self._memory.open_scopes())
             return
         assert touched is not None
-        if _core.capturing(self._device):
+        if self._memory.defers(self._device):
             self._memory.push("window.defer", segments=len(touched))
             for found in self._windows:
                 found.deferred.extend(segment for segment in touched if segment not in found.deferred)

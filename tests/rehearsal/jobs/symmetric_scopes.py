@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import tracehook
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.distributed.tensor import DTensor, Shard
 from tracehook.symmetric_memory import public, state
 
@@ -362,6 +363,26 @@ def in_a_capture() -> Facts:
     graph.replay()
     torch.cuda.synchronize()
     return {"errors": errors, "sum": float(out[0].cpu())}
+
+
+def in_a_group_of_calls() -> Facts:
+    """A scope ends between ncclGroupStart and ncclGroupEnd: NCCL writes no window before the end of the group."""
+    group = new_group()
+    with _coalescing_manager(group=group, device=device):
+        made = symmetric(RANK + 1, group=group)
+        errors = [raised(act, group) for act in (tracehook.sync, tracehook.trim, tracehook.pause, tracehook.resume)]
+        tracehook.reserve(8 * MB, group=group)
+        dist.all_reduce(made, group=group)
+    torch.cuda.synchronize()
+    before = tracehook.explain(made, group).reason
+    return {
+        "errors": errors,
+        "sum": float(made[0].cpu()),
+        "before": before,
+        "made": tracehook.sync(group),
+        "later": tracehook.explain(made, group).reason,
+        "again": reduced(symmetric(RANK + 1, group=group), group),
+    }
 
 
 def switched_off() -> Facts:

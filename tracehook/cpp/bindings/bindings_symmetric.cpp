@@ -436,6 +436,7 @@ void bind_symmetric(py::module_& module) {
         nccl::set_verification(is_on ? comparison(compare) : nccl::Comparison());
     });
     module.def("capturing", [](int device) { return process().hook_library().capturing(device); });
+    module.def("in_nccl_group", [] { return nccl::ThreadGroup::mine().open(); });
 }
 
 } // namespace tracehook::bindings

@@ -2,6 +2,7 @@
 
 #include "cuda/device_wait.h"
 #include "cuda/runtime.h"
+#include "nccl/group.h"
 #include "nccl/traits.h"
 
 #include <cstring>
@@ -56,6 +57,9 @@ registrar::Outcome NcclRegistrationCalls::register_window(std::uintptr_t address
                                                           std::size_t size) noexcept {
     if (api().ncclCommWindowRegister == nullptr) {
         return {};
+    }
+    if (ThreadGroup::mine().open()) {
+        return {kInvalidUsage, nullptr}; // NCCL would write the window at the group's end
     }
     window_ = new Window(nullptr);
     const int result = api().ncclCommWindowRegister(comm_, reinterpret_cast<void*>(address), size,

@@ -47,6 +47,12 @@ def test_the_shadowing_folder_is_named(shadowed: tuple[Path, Path]) -> None:
     assert line.endswith(f"pip install --editable {program.parent}")
 
 
+def test_import_torch_works_where_no_pth_file_is_read() -> None:
+    """An interpreter that takes the packages by their path alone sees our entry point, and not where the sources are."""
+    ran = run([sys.executable, "-S", "-c", f"import sys; sys.path += {PACKAGES!r}; import torch; print(torch.ones(2))"])
+    assert (ran.status, ran.out) == (0, "tensor([1., 1.])\n"), ran.output
+
+
 def test_enable_names_it_too(shadowed: tuple[Path, Path]) -> None:
     """A program that asks for the hook gets the same words in an ImportError."""
     python, program = shadowed

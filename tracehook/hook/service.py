@@ -52,7 +52,7 @@ class Service:
         self._core: ModuleType | None = None
         self._journal: Journal | None = None
         self._record_only = False
-        self._is_blind = False  # calls into NCCL pass us by: nothing may be registered beside them
+        self._blind_by = ""  # the reason why calls into NCCL pass us by: nothing may be registered beside them
         self._forked = False
         self._done_attaching = False
         self._attached_names = 0
@@ -128,14 +128,24 @@ class Service:
             _core.check_at_births()
         guard = self.settings.guard
         _core.set_window_guard(self.settings.timeout if guard != "off" else 0.0, guard == "on")
-        try:
-            _core.interpose()
-        except RuntimeError as problem:
-            self._is_blind = not _core.nccl_missing()
-            self._note("slots_refused" if self._is_blind else "no_nccl", str(problem))
-            if self._is_blind:
-                _core.set_registering(False)
+        reason, detail = self._interpose(_core)
+        if reason:
+            self._note(reason, detail)
+        if reason and reason != "no_nccl":
+            self._blind_by = reason
+            _core.set_registering(False)
         self._mark(True)
+
+    @staticmethod
+    def _interpose(core: Any) -> tuple[str, str]:
+        """Return why calls into NCCL cannot be followed, as the name of a reason, and a detail; or two empty texts."""
+        if in_front := core.nccl_in_front():
+            return "nccl_preloaded", str(in_front)
+        try:
+            core.interpose()
+        except RuntimeError as problem:
+            return "no_nccl" if core.nccl_missing() else "slots_refused", str(problem)
+        return "", ""
 
     def _attach_when_cuda_is_up(self, torch: Any) -> None:
         if torch.version.cuda is None:
@@ -211,7 +221,7 @@ class Service:
             core = self._core
             if core is None or self._forked or core.registering() == on:
                 return
-            if on and (self._record_only or self._is_blind):
+            if on and (self._record_only or self._blind_by):
                 return
             self.switched = time.monotonic()
             core.set_registering(on)
@@ -257,8 +267,8 @@ class Service:
             missing = str(core.nccl_missing())
             if missing:
                 return "no_nccl", missing
-            if self._is_blind:
-                return "unavailable", REASONS[number_of("slots_refused")].advice
+            if self._blind_by:
+                return "unavailable", REASONS[number_of(self._blind_by)].advice
             refused: tuple[str, str] | None = core.open_bank(self.settings.pool_limit or 0)
             return refused
 

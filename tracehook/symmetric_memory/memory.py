@@ -261,8 +261,8 @@ class SymmetricMemory:
         """Raise in a capture, and in a group of NCCL calls: NCCL only notes down there what it is asked for."""
         if _core.in_nccl_group():
             raise RuntimeError(
-                f"tracehook.{what} waits for other ranks, so it cannot be called between ncclGroupStart and ncclGroupEnd "
-                "(torch's coalescing manager is such a group): call it after the group"
+                f"tracehook.{what} waits for other ranks, so it cannot be called between ncclGroupStart and "
+                "ncclGroupEnd (torch's coalescing manager is such a group): call it after the group"
             )
         if any(_core.capturing(found.facts.device) for found in chosen):
             raise RuntimeError(f"tracehook.{what} waits for other ranks, so it cannot be captured: call it outside")

@@ -244,6 +244,7 @@ PYBIND11_MODULE(_core, module) {
         nccl::api_available(&why);
         return why;
     });
+    module.def("nccl_in_front", &nccl::in_front);
     module.def("key_of_name", &nccl::key_of_name);
     bind_rows(module);
     bind_process(module);

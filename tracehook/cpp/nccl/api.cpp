@@ -3,6 +3,7 @@
 #include "cuda/runtime.h"
 #include "elf/loaded.h"
 
+#include <array>
 #include <dlfcn.h>
 #include <stdexcept>
 
@@ -96,6 +97,28 @@ const Api& api() {
     static const Api* const loaded =
         new Api(load()); // never destroyed: used until the last thread ends
     return *loaded;
+}
+
+std::string in_front() {
+    void* const nccl = elf::loaded_library({"libnccl.so.2", "libnccl.so"});
+    constexpr std::array kNames = {
+#define GUARDED(name, ...) #name,
+#define PLACED(name, ...) #name,
+#define LIFECYCLE(name, ...) #name,
+#include "nccl/calls.def"
+#undef GUARDED
+#undef PLACED
+#undef LIFECYCLE
+    };
+    for (const char* const name : kNames) {
+        Dl_info own{};
+        Dl_info found{};
+        if (nccl != nullptr && dladdr(dlsym(nccl, name), &own) != 0 &&
+            dladdr(dlsym(RTLD_DEFAULT, name), &found) != 0 && own.dli_fbase != found.dli_fbase) {
+            return found.dli_fname;
+        }
+    }
+    return "";
 }
 
 bool api_available(std::string* why) noexcept {

@@ -44,6 +44,10 @@ struct Api {
 const Api& api();
 bool api_available(std::string* why = nullptr) noexcept;
 
+// The path of a library whose functions torch calls in place of NCCL's, because it was preloaded;
+// "" if there is none. Our functions call NCCL itself, and would pass that library by.
+std::string in_front();
+
 // NCCL's version as it says itself (22809 for 2.28.9); 0 without NCCL.
 int version() noexcept;
 

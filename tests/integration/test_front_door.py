@@ -48,7 +48,7 @@ def test_the_shadowing_folder_is_named(shadowed: tuple[Path, Path]) -> None:
 
 
 def test_import_torch_works_where_no_pth_file_is_read() -> None:
-    """An interpreter that takes the packages by their path alone sees our entry point, and not where the sources are."""
+    """An interpreter that takes the packages by their path alone sees our entry point, not where the sources are."""
     ran = run([sys.executable, "-S", "-c", f"import sys; sys.path += {PACKAGES!r}; import torch; print(torch.ones(2))"])
     assert (ran.status, ran.out) == (0, "tensor([1., 1.])\n"), ran.output
 

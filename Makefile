@@ -205,8 +205,8 @@ release: ## What a release needs: one version in the changelog and the package, 
 	    test "$$(sed -n 's/^## \([0-9.]*\) .*/\1/p' CHANGELOG.md | head -1)" = "$$version" || \
 	        { echo "the newest version of CHANGELOG.md is not $$version" >&2; exit 2; }; \
 	    test -z "$$(git status --porcelain)" || { echo "there are changes that are not committed" >&2; exit 2; }; \
-    test -z "$$(git tag --list "v$$version")" || { echo "there is a tag v$$version" >&2; exit 2; }; \
-    command -v aarch64-linux-gnu-g++ > /dev/null || { echo "aarch64-linux-gnu-g++ is not here: install it for the wheels" >&2; exit 2; }
+	    test -z "$$(git tag --list "v$$version")" || { echo "there is a tag v$$version" >&2; exit 2; }; \
+	    command -v aarch64-linux-gnu-g++ > /dev/null || { echo "aarch64-linux-gnu-g++ is not here: install it for the wheels" >&2; exit 2; }
 	$(MAKE) lint docs test wheel $(MATRIX_WHEELS:%=wheel-%) wheel-readers wheel-types
 	@echo "dist/ has all wheels; now: git tag v$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' tracehook/__init__.py) and twine upload dist/*"
 

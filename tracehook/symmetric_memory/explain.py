@@ -51,7 +51,7 @@ def _explained(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, po
     if segment in found.deferred:
         return _no(
             "deferred",
-            f"it was made during a capture, or in a group of NCCL calls, where nothing can be registered: call "
+            "it was made during a capture, or in a group of NCCL calls, where nothing can be registered: call "
             f"tracehook.sync for {about} after it",
         )
     if found.last_failure is not None:

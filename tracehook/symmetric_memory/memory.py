@@ -258,7 +258,7 @@ class SymmetricMemory:
 
     @staticmethod
     def _refuse_what_waits(what: str, chosen: Sequence[GroupWindows]) -> None:
-        """Raise in a capture, and in a group of NCCL calls: NCCL only notes down there what it is asked for."""
+        """Raise if this thread captures, or has a group of NCCL calls open: NCCL carries out nothing before the end."""
         if _core.in_nccl_group():
             raise RuntimeError(
                 f"tracehook.{what} waits for other ranks, so it cannot be called between ncclGroupStart and "

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+from support.audits import CLEAN, FINDINGS, Audit
 from support.rehearsal import rehearse
 
 
@@ -29,3 +31,16 @@ def test_thread_of_the_log_has_ended_without_a_log() -> None:
     """It is there without a directory, too, and gone before the interpreter ends."""
     run = rehearse("at_exit.py", "by hand", env={"SYMM_REGISTER_HOOK": "1"}, cold=True).assert_good()
     assert run.facts()["log_threads"] == []
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_exit_of_c_is_no_kill(tmp_path: Path, status: int) -> None:
+    """A program that embeds Python may end so: no exit handler of Python's runs, and the log has the status."""
+    script, logs = tmp_path / "embedded.py", tmp_path / "logs"
+    script.write_text(f"import ctypes, torch\ntorch.ones(4, device='cuda')\nctypes.CDLL(None).exit({status})\n")
+    run = rehearse(script, log=logs, cold=True)
+    assert run.status == status, run.output
+    assert not run.log().ended
+    assert [(event["event"], event["status"]) for event in run.log().events[-1:]] == [("python.exit", status)]
+    done = Audit(logs).expect(FINDINGS if status else CLEAN)
+    assert "no-end" not in done.out

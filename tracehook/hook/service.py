@@ -103,6 +103,7 @@ class Service:
             warn(f"events are kept in memory only, so a kill would lose the last ones: {_core.ring_error()}")
         elif ring:
             _core.note_signals()
+            _core.note_exits()
         self._core = _core
         self._forked = False
         self._done_attaching = False

@@ -33,6 +33,21 @@ py::dict allocator(const th_allocator_info& info) {
     return row;
 }
 
+// exit() of C while the interpreter lives, as where a program embeds Python and does not finalize
+// it: no exit handler of Python's runs. Once for each process; a forked child has no ring.
+void note_exits() {
+    static const int registered = on_exit(
+        [](int status, void*) {
+            process::Process* const process = process::Process::current();
+            if (process != nullptr && Py_IsInitialized() != 0 && !process->registrar().abandoned()) {
+                process->ring().push(
+                    events::make_event(events::row::PythonExit{.status = status & 0xFF}));
+            }
+        },
+        nullptr);
+    static_cast<void>(registered);
+}
+
 using Numbers = std::array<int, registrar::kMemoryKinds>;
 
 nccl::Effects effects(const Numbers& numbers) {
@@ -201,6 +216,7 @@ void bind_process(py::module_& module) {
         },
         py::arg("limit"), py::arg("least"));
     module.def("note_signals", &process::note_signals);
+    module.def("note_exits", &note_exits);
     module.def(
         "take_calls", [](bool live) { return unlogged_calls(process().ring(), live); },
         py::arg("live") = false);

@@ -39,7 +39,8 @@ void note_exits() {
     static const int registered = on_exit(
         [](int status, void*) {
             process::Process* const process = process::Process::current();
-            if (process != nullptr && Py_IsInitialized() != 0 && !process->registrar().abandoned()) {
+            if (process != nullptr && Py_IsInitialized() != 0 &&
+                !process->registrar().abandoned()) {
                 process->ring().push(
                     events::make_event(events::row::PythonExit{.status = status & 0xFF}));
             }

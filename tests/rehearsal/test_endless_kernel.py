@@ -37,9 +37,10 @@ def played(folder: Path, cycles: int, calls: int) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(150)
-def test_the_rank_whose_device_does_not_go_on_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("calls", [5, 200])
+def test_the_rank_whose_device_does_not_go_on_is_named(tmp_path: Path, calls: int) -> None:
     """With the call that it made and did not come to."""
-    first = played(tmp_path, 1 << 62, 5)["first_finding"]
+    first = played(tmp_path, 1 << 62, calls)["first_finding"]
     assert (first["rule"], first["ranks"]) == ("rank-missing", [1, 0, 2]), first
     assert "rank 1 made its 2nd call of group 0" in first["message"], first
     assert "but its device has not come to it" in first["message"], first
@@ -47,8 +48,8 @@ def test_the_rank_whose_device_does_not_go_on_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(150)
 def test_no_rank_is_named_if_calls_are_too_many_to_know(tmp_path: Path) -> None:
-    """Then nobody knows to which call the device came."""
-    found = played(tmp_path, 1 << 62, 100)["findings"]
+    """The log remembers 256 of each communicator."""
+    found = played(tmp_path, 1 << 62, 300)["findings"]
     assert {each["rule"] for each in found} == {"ended-by-others"}, found
 
 

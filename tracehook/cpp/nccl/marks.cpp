@@ -12,7 +12,9 @@ namespace tracehook::nccl {
 
 namespace {
 
-constexpr std::size_t kKept = 64;
+// The driver takes about a thousand launches before it stops the program: it cannot run further
+// ahead.
+constexpr std::size_t kKept = 1024;
 constexpr unsigned kWithoutTiming = 2;
 constexpr int kNotReady = 600;
 constexpr int kStill = 2; // looks without a call, after which devices are asked
@@ -94,20 +96,23 @@ void look_at_marks() noexcept {
     const cuda::Runtime& cuda = cuda::runtime();
     std::array<bool, kKept> ahead{};
     std::uint64_t first = now;
+    bool is_forgotten = false; // the record of a call to which a device has not come
     for (std::uint64_t number = now; number-- > oldest;) {
         const Mark& mark = marks[number % kKept];
-        if (record_of(mark) != nullptr && !is_ready(cuda, mark)) {
+        if (mark.record.load(std::memory_order_acquire) != nullptr && !is_ready(cuda, mark)) {
             ahead[number % kKept] = true;
             first = number;
+            is_forgotten = is_forgotten || record_of(mark) == nullptr;
         }
     }
     if (std::exchange(stood_at, first) != first) {
         looks = kStill;
     }
     // Of calls before the oldest that is kept nothing is known.
-    const std::uint32_t told = looks < kStill + kStood         ? 0
-                               : first > oldest || oldest == 0 ? events::kAhead
-                                                               : events::kFarAhead;
+    const bool is_known = !is_forgotten && (first > oldest || oldest == 0);
+    const std::uint32_t told = looks < kStill + kStood ? 0
+                               : is_known              ? events::kAhead
+                                                       : events::kFarAhead;
     for (std::uint64_t number = oldest; number < now; ++number) {
         if (events::CallRecord* const record = record_of(marks[number % kKept])) {
             record->place = (record->place & ~(events::kAhead | events::kFarAhead)) |

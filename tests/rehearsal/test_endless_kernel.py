@@ -9,7 +9,7 @@ from support.audits import Audit
 from support.rehearsal import read_logs, rehearse_until, write_job
 
 RANKS = 3
-# Rank 1 has a kernel that never ends, before its second call; and calls behind it. Nobody looks at a result before.
+# Some ranks have a kernel that never ends, before their second call, and calls behind it. Nobody looks at a result.
 JOB = """
 import os, sys
 import torch, torch.distributed as dist
@@ -19,7 +19,7 @@ tensor = torch.ones(4, device=start())
 dist.all_reduce(tensor)
 torch.cuda.synchronize()
 open(f"{os.path.dirname(os.environ['TEST_STORE'])}/started {RANK}", "w").close()
-if RANK == 1:
+if RANK in map(int, sys.argv[3:]):
     torch.cuda._sleep(int(sys.argv[1]))
 for _ in range(int(sys.argv[2])):
     dist.all_reduce(tensor)
@@ -28,10 +28,12 @@ dist.destroy_process_group()
 """
 
 
-def played(folder: Path, cycles: int, calls: int) -> dict[str, Any]:
-    """Return what the audit says of the job."""
+def played(folder: Path, cycles: int, calls: int, *kernels: int) -> dict[str, Any]:
+    """Return what the audit says of the job. `kernels`: the ranks that have one; rank 1 if none is named."""
     job, log = write_job(folder / "job.py", JOB), folder / "log"
-    found = rehearse_until(8, job, str(cycles), str(calls), ranks=RANKS, log=log, timeout=90)
+    found = rehearse_until(
+        8, job, str(cycles), str(calls), *map(str, kernels or (1,)), ranks=RANKS, log=log, timeout=90
+    )
     assert len(read_logs(log)) == RANKS, found.output
     return dict(json.loads(Audit(log, "--json").out))
 
@@ -47,10 +49,22 @@ def test_the_rank_whose_device_does_not_go_on_is_named(tmp_path: Path, calls: in
 
 
 @pytest.mark.timeout(150)
-def test_no_rank_is_named_if_calls_are_too_many_to_know(tmp_path: Path) -> None:
+def test_no_rank_is_named_alone_if_calls_are_too_many_to_know(tmp_path: Path) -> None:
     """The log remembers 256 of each communicator."""
-    found = played(tmp_path, 1 << 62, 300)["findings"]
-    assert {each["rule"] for each in found} == {"ended-by-others"}, found
+    first = played(tmp_path, 1 << 62, 300)["first_finding"]
+    assert (first["rule"], first["ranks"]) == ("rank-missing", [0, 1, 2]), first
+    assert first["message"].startswith("the devices of ranks 0, 1 and 2 stand behind calls"), first
+    assert "too many to know where" in first["message"], first
+    assert "cannot tell which of them is wrong" in first["message"], first
+
+
+@pytest.mark.timeout(150)
+def test_a_kernel_without_end_on_all_ranks_is_told(tmp_path: Path) -> None:
+    """Then no rank waits for another one."""
+    first = played(tmp_path, 1 << 62, 5, *range(RANKS))["first_finding"]
+    assert (first["rule"], first["ranks"]) == ("rank-missing", [0, 1, 2]), first
+    assert "ranks 0, 1 and 2 made the 2nd call of group 0" in first["message"], first
+    assert "their devices have not come to it" in first["message"], first
 
 
 @pytest.mark.timeout(150)

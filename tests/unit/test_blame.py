@@ -541,3 +541,42 @@ def test_a_call_behind_one_that_waits_was_not_reached():
     job_ = Callers(made.processes, {})
     assert [(wait.process.rank, [each.rank for each in wait.missing]) for wait in waits(job_)] == [(0, [1]), (1, [2])]
     assert [finding.ranks[0] for finding in blame.findings(job_)] == [2]
+
+
+def stopped(ranks: int, said: int = 2, still: float = 8.0, of_last: int = 4) -> Callers:
+    """Return a job in which no device has come to the second call, and all were ended after some seconds.
+
+    `of_last`: how many calls the last rank made; the others make four.
+    """
+    made = job(ranks, {"world": [list(range(ranks))]}, lambda rank: ["world"] * (of_last if rank == ranks - 1 else 4))
+    for rank, process in enumerate(made.processes):
+        ahead(made, rank, 2, said)
+        process.signal, process.sender, process.ended_ns = 15, 1, (process.moved_ns or 0) + int(still * 1e9)
+    return Callers(made.processes, {})
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_devices_that_all_stand_before_one_call_are_told(ranks):
+    """No rank waits for another one, and no rank did something else than the others."""
+    (finding,) = blame.findings(stopped(ranks))
+    assert (finding.rule, finding.ranks, finding.divergence) == ("rank-missing", tuple(range(ranks)), "never")
+    assert "made the 2nd call of" in finding.message
+    assert ("its device has not come" if ranks == 1 else "their devices have not come") in finding.message
+    assert "cannot tell" not in finding.message
+
+
+def test_devices_of_which_nobody_knows_where_they_stand_are_told():
+    """One of them may run the kernel without end, and the others wait for it in a call that is forgotten."""
+    (finding,) = blame.findings(stopped(4, said=4))
+    assert "too many to know where" in finding.message
+    assert "cannot tell which of them is wrong" in finding.message
+
+
+def test_devices_that_stood_for_a_moment_are_not_told():
+    """An operator may end a job at any time: a kernel may take a while."""
+    assert blame.findings(stopped(4, still=3)) == []
+
+
+def test_a_device_that_stands_beside_a_rank_that_works_on_is_not_told():
+    """That rank may be about to make the call, too."""
+    assert blame.findings(stopped(4, of_last=1)) == []

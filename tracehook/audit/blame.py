@@ -19,10 +19,11 @@ from dataclasses import replace
 from itertools import groupby
 
 from tracehook.audit import semaphores
-from tracehook.audit.called import COLLECTIVE, HOST, MADE, Caller, Callers, Member, Wait, by_process
+from tracehook.audit.called import HOST, MADE, Caller, Callers, Member, Wait, by_process
 from tracehook.audit.chains import ends
+from tracehook.audit.devices import stopped
 from tracehook.audit.finding import OUTSIDE, UNDECIDED, Finding
-from tracehook.audit.leavers import leavers
+from tracehook.audit.leavers import leavers, those_of_few
 from tracehook.audit.programs import by_number, culprits, is_behind
 from tracehook.audit.semaphores import named
 from tracehook.audit.waits import given_up, waits
@@ -62,6 +63,9 @@ _WAIT_IN_THE_END = (
     "Look at why the named rank ended: a rank that others still talk to has to wait for them, as in a barrier before "
     "dist.destroy_process_group()."
 )
+_LOOK_AT_KERNELS = (
+    "Look at the kernels before that call: `tracehook stacks DIR` prints the program's lines while it runs."
+)
 _COMPARE = (
     "Compare what these ranks did before: `tracehook stacks DIR` prints their lines while they run, --flight-recorder "
     "the stacks of their calls."
@@ -94,7 +98,7 @@ def findings(job: Callers) -> list[Finding]:
     """Return who is to blame."""
     waited = waits(job)
     found = [*_differences(job, by_process(waited)), *_failures(job), *_left(job)]
-    return [*found, *_missing(job, found, waited)]
+    return [*found, *_missing(job, found, waited)] or _stopped(job)
 
 
 def given_up_findings(job: Callers) -> list[Finding]:
@@ -237,6 +241,16 @@ def _left(job: Callers) -> list[Finding]:
     return [replace(_finding("rank-missing", told, [*blamed, *others], None, ended_ns), advice=_WAIT_IN_THE_END)]
 
 
+def _stopped(job: Callers) -> list[Finding]:
+    if (found := stopped(job)) is None:
+        return []
+    steps, told = found
+    first, step = steps[0]
+    calls = [(process, each.call) for process, each in steps]
+    one = _finding("rank-missing", told, [process for process, _ in steps], step.comm, first.moved_ns, calls)
+    return [replace(one, advice=_LOOK_AT_KERNELS, divergence="never")]
+
+
 # --- who did not come? ---
 
 
@@ -254,7 +268,7 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
     out = []
     of_number = {process.number: process for process in job.processes}
     done: set[int] = set()
-    for its in _those_of_few(waited):
+    for its in those_of_few(waited):
         if not _had_just_begun(its, failed_ns):
             out.append(_told_few(job, its))
             done |= {process.number for process in its[0].missing}
@@ -291,21 +305,6 @@ def _many_nowhere(job: Callers, waiting: Mapping[int, Sequence[Wait]]) -> set[in
     stand = waiting.keys() | (job.standing or set())
     found = {each.number for each in job.processes if each.number not in stand and not each.ended and not each.how}
     return found if len(found) > max(1, len(waiting)) else set()
-
-
-def _those_of_few(waited: Sequence[Wait]) -> list[list[Wait]]:
-    """Return the waits in calls that fewer ranks made than ended in order without them: most ranks are right."""
-    by_call: dict[tuple[str, int], list[Wait]] = defaultdict(list)
-    for wait in waited:
-        if wait.step.kind == COLLECTIVE:
-            by_call[wait.comm, wait.number].append(wait)
-    return [
-        its
-        for its in by_call.values()
-        if len(its[0].missing) > len(its)
-        and all(each.ended and each.how == "exit" and not each.failed for each in its[0].missing)
-        and len({each.parts[its[0].comm].collectives for each in its[0].missing}) == 1
-    ]
 
 
 def _told_few(job: Callers, its: Sequence[Wait]) -> Finding:

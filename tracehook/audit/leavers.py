@@ -1,11 +1,12 @@
-"""Ranks that ended in order, while others still talked to them without NCCL: those fail, and are not to blame."""
+"""Ranks that ended in order, while others still talked to them: those that hang or fail then are not to blame."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 
-from tracehook.audit.called import Caller, Callers
+from tracehook.audit.called import COLLECTIVE, Caller, Callers, Wait
 from tracehook.audit.semaphores import named
 from tracehook.audit.words import told_call
 
@@ -32,6 +33,21 @@ def leavers(job: Callers) -> tuple[list[Caller], list[Caller], str] | None:
     last = gone[0].last_step if len(gone) == 1 else None
     after = f", after its {told_call(job, last)}" if last is not None else ""
     return gone, lost, f"{named(gone)} ended in order{after}, while others still talked to it{_said(lost)}"
+
+
+def those_of_few(waited: Sequence[Wait]) -> list[list[Wait]]:
+    """Return the waits in calls that fewer ranks made than ended in order without them: most ranks are right."""
+    by_call: dict[tuple[str, int], list[Wait]] = defaultdict(list)
+    for wait in waited:
+        if wait.step.kind == COLLECTIVE:
+            by_call[wait.comm, wait.number].append(wait)
+    return [
+        its
+        for its in by_call.values()
+        if len(its[0].missing) > len(its)
+        and all(each.ended and each.how == "exit" and not each.failed for each in its[0].missing)
+        and len({each.parts[its[0].comm].collectives for each in its[0].missing}) == 1
+    ]
 
 
 def _said(lost: Sequence[Caller]) -> str:

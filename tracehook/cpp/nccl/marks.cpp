@@ -83,12 +83,13 @@ void look_at_marks() noexcept {
     static std::uint64_t before = 0;
     static std::uint64_t stood_at = 0; // the call to which a device had not come
     static int looks = 0;              // in which neither the program nor the device went on
+    static std::uint64_t over = 0;     // to the calls before it all devices have come
     const std::uint64_t now = made.load(std::memory_order_relaxed);
     const std::uint64_t oldest = now - std::min<std::uint64_t>(now, kKept);
     if (now != before) {
         looks = 0;
     }
-    if (std::exchange(before, now) != now || ++looks < kStill || now == 0) {
+    if (std::exchange(before, now) != now || ++looks < kStill || now == over) {
         return;
     }
     // Whoever made the marks has found the runtime. At the first look this thread would find it,
@@ -97,9 +98,12 @@ void look_at_marks() noexcept {
     std::array<bool, kKept> ahead{};
     std::uint64_t first = now;
     bool is_forgotten = false; // the record of a call to which a device has not come
+    bool is_asked = true;      // about each call
     for (std::uint64_t number = now; number-- > oldest;) {
         const Mark& mark = marks[number % kKept];
-        if (mark.record.load(std::memory_order_acquire) != nullptr && !is_ready(cuda, mark)) {
+        if (mark.record.load(std::memory_order_acquire) == nullptr) {
+            is_asked = false;
+        } else if (!is_ready(cuda, mark)) {
             ahead[number % kKept] = true;
             first = number;
             is_forgotten = is_forgotten || record_of(mark) == nullptr;
@@ -107,6 +111,9 @@ void look_at_marks() noexcept {
     }
     if (std::exchange(stood_at, first) != first) {
         looks = kStill;
+    }
+    if (first == now && is_asked) {
+        over = now;
     }
     // Of calls before the oldest that is kept nothing is known.
     const bool is_known = !is_forgotten && (first > oldest || oldest == 0);

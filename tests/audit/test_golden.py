@@ -71,7 +71,7 @@ def test_a_fault_looks_like_what_its_conditions_allow(told: Told) -> None:
 
 
 def test_the_report_fits_its_schema(told: Told) -> None:
-    """What other commands print with --json: test_json_schemas.py."""
+    """So do the objects of the other commands: test_json_schemas.py."""
     assert problems("audit", told.report) == []
 
 

@@ -270,6 +270,18 @@ def unpack(golden: Path, target: Path) -> Path:
 
 def audit(directory: Path) -> tuple[str, str]:
     """Return what the command says of a directory, with its exit status; and the findings, one a line."""
+    text, report = text_and_report(directory)
+    return text, lines_of(report) if report else ""
+
+
+def lines_of(report: Mapping[str, Any]) -> str:
+    """Return the findings of an object that --json gave, one a line, with what is the same on each machine."""
+    rows = [[one[key] for key in ("rule", "severity", "ranks", "comm")] for one in report["findings"]]
+    return "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n"
+
+
+def text_and_report(directory: Path) -> tuple[str, dict[str, Any]]:
+    """Return what the command says of a directory, with its exit status; and the object that --json gives, if any."""
     found: list[list[Finding]] = []
 
     def check_once(*given: Any) -> list[Finding]:
@@ -286,7 +298,4 @@ def audit(directory: Path) -> tuple[str, str]:
     # Lines are not padded, so that an editor that strips blanks changes nothing.
     lines = [line.rstrip() for line in told.output.splitlines()]
     text = "\n".join([*lines, f"exit status {told.exit_code}", ""])
-    if told.exit_code not in (0, 1):
-        return text, ""
-    rows = [[one[key] for key in ("rule", "severity", "ranks", "comm")] for one in json.loads(facts.output)["findings"]]
-    return text, "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n"
+    return text, json.loads(facts.output) if told.exit_code in (0, 1) else {}

@@ -6,6 +6,7 @@ With `planted` one rank does something else at one step of each seed.
 from __future__ import annotations
 
 import faulthandler
+import functools
 import gc
 import os
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from common import RANK, WORLD, tell
+from common import RANK, WORLD, tell, until
 from diverging import Diverging, Run
 from player import device
 
@@ -62,10 +63,12 @@ for seed in range(FIRST, FIRST + COUNT):
             tell(failures=failures, announced=announced)
             sys.stdout.flush()
             time.sleep(2.0)  # the other ranks still hear why at the store of rank 0
+            control.set(f"done {seed} {RANK}", "")
             os._exit(1)
-    if PLANTED and RANK == 0:
-        time.sleep(SHORT)  # this rank has the store
     if PLANTED:
+        control.set(f"done {seed} {RANK}", "")
+        if RANK == 0:  # this rank has the store
+            until(functools.partial(control.check, [f"done {seed} {rank}" for rank in range(WORLD)]), SHORT)
         break
     control.set(f"done {seed} {RANK}", "")
     control.wait([f"done {seed} {rank}" for rank in range(WORLD)])

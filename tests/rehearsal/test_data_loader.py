@@ -15,7 +15,7 @@ LOOP = 1 + (JOBS / "loads.py").read_text().splitlines().index(
 
 def last_line(fault: str, log: Path) -> str:
     """Play a fault for some seconds, on two ranks that a launcher then ends; return the last line of the audit."""
-    run = rehearse_until(4, "loads.py", fault, ranks=2, log=log, timeout=90)
+    run = rehearse_until(4, "loads.py", fault, ranks=2, log=log, timeout=90, grace=1)  # a stuck worker never ends
     text, findings = audit(log)
     rule, _, ranks, _ = next(each for each in json.loads(findings) if each[1] == "error")
     assert (rule, ranks[0]) == ("ended-by-exception" if fault == "killed" else "rank-missing", 1), run.output + text

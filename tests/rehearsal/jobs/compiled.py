@@ -1,5 +1,6 @@
-"""Code for torch.compile that uses symmetric memory. Argument: which function of this file to run."""
+"""Code for torch.compile that uses symmetric memory. Arguments: which functions of this file to run, in this order."""
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -156,7 +157,12 @@ def switched_off() -> None:
     tell(third=said(step(values(3 * ROWS, WIDTH))))
 
 
-device = start()
-globals()[sys.argv[1]]()
-torch.cuda.synchronize()
-dist.destroy_process_group()
+store = os.environ["TEST_STORE"]
+for case in sys.argv[1:]:
+    os.environ["TEST_STORE"] = f"{store} of {case}"
+    device = start()
+    globals()[case]()
+    torch.cuda.synchronize()
+    tell(**{f"communicator of {case}": tracehook.status()["communicators"][0]["key"]})
+    dist.destroy_process_group()
+    torch.compiler.reset()

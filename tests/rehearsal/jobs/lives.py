@@ -30,7 +30,7 @@ kept: torch.Tensor
 def begin(bind: bool = True, **options: Any) -> None:
     """Make the default group; a segment is older than it."""
     global kept
-    kept = filled(1, 24, device)
+    kept = filled(1, 12, device)
     start(bind=bind, waits=True, backend=BACKEND, **options)
 
 
@@ -67,16 +67,16 @@ def scope(group: dist.ProcessGroup | None) -> list[object]:
 
 def memory() -> bool:
     """Whether a new segment comes and goes."""
-    fresh = filled(2**RANK, 40, device)
+    fresh = filled(2**RANK, 16, device)
     held = torch.cuda.memory_reserved()
     del fresh
     torch.cuda.empty_cache()
-    return bool(held - torch.cuda.memory_reserved() >= 40 * MB)
+    return bool(held - torch.cuda.memory_reserved() >= 16 * MB)
 
 
 def works(name: str, group: dist.ProcessGroup | None = None, scopes: bool = True) -> None:
     """Tell what sums are right, whether memory comes and goes, and who registers with the communicators of now."""
-    found: dict[str, object] = {"sum": summed(filled(2**RANK, 30, device), group), "memory": memory()}
+    found: dict[str, object] = {"sum": summed(filled(2**RANK, 14, device), group), "memory": memory()}
     if scopes:
         found["symmetric"] = scope(group)
     found["live"] = [row["local"] for row in tracehook.status()["communicators"]]

@@ -506,6 +506,7 @@ def never_comes() -> None:
 
 def forked() -> None:
     """A child of a process that has peers: one line if it uses them, and the parent goes on."""
+    seen = Path(os.environ["TEST_STORE"] + ".seen")  # that the process of rank 1 has ended
     group = PeerGroup()
     mine = ready(RANK, 1)
     theirs = group.exchange(dict.fromkeys(OTHERS, mine))
@@ -518,8 +519,10 @@ def forked() -> None:
         group.close()
         links = [peer.link.fileno() for peer in group._peers.by_rank.values()]
         tell(child={"texts": texts, "links": links})
-        # That of rank 1 outlives its parent: its peers see the parent's end all the same.
-        time.sleep(30 if RANK else 0.2)
+        # That of rank 1 outlives its parent: its peers see the parent's end all the same, long before this deadline.
+        deadline = time.monotonic() + 30
+        while RANK and not seen.exists() and time.monotonic() < deadline:
+            time.sleep(0.002)
         os._exit(0)
     values = [value(one) for one in group.exchange(dict.fromkeys(OTHERS, mine)).values()]
     tell(values=values, children=child)
@@ -527,6 +530,7 @@ def forked() -> None:
     if RANK == 0:
         os.waitpid(child, 0)
         lost = until(lambda: group._peers.by_rank[1].link.ended is not None)
+        seen.touch()
         tell(lost=lost, text=said(lambda: group.exchange({1: mine})))
         os._exit(0)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from audit.goldens import audit
+from support.audits import CLEAN, Audit
 from support.processes import python
 from support.rehearsal import Rehearsal, rehearse
 
@@ -82,6 +83,16 @@ def test_ranks_that_were_forked_share_scopes(tmp_path: Path) -> None:
     for facts in (run.facts(), run.facts(CHILD)):
         assert (facts["sum"], facts["symmetric"]) == (2 * (1 << 18), True)
     assert "Clean" in audit(tmp_path / "logs")[0]
+
+
+def test_a_child_that_leaves_a_scope_of_its_parent_says_nothing_for_it(tmp_path: Path) -> None:
+    """The parent's scope goes on, and its memory is registered with that of the other ranks."""
+    run = rehearse("forks_in_scopes.py", ranks=2, log=tmp_path, cold=True).assert_good()
+    for rank in range(2):
+        facts = run.facts(rank)
+        assert [facts[leave] for leave in ("in_order", "by_exception", "by_collector")] == [[3.0, True]] * 3
+    assert (run.facts(0)["statuses"], run.facts(1)["statuses"]) == ([0, 0, 0], [0])
+    Audit(tmp_path).expect(CLEAN)
 
 
 def test_spawn(tmp_path: Path) -> None:

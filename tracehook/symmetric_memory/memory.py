@@ -380,7 +380,12 @@ class ScopeEnd:
         self._refusals = _core.last_refusal().count
 
     def __call__(self, touched: list[int] | None, error: BaseException | None) -> None:
-        """Register the segments that were touched; or, after an error, tell the other ranks, and explain it."""
+        """Register the segments that were touched; or, after an error, tell the other ranks, and explain it.
+
+        A forked child that leaves a scope of its parent does nothing: it must not speak for its parent.
+        """
+        if _core.abandoned():
+            return
         if error is not None:
             with contextlib.suppress(RuntimeError):  # what matters is the error that the program gets
                 self._decline(error)

@@ -572,6 +572,16 @@ def test_devices_of_which_nobody_knows_where_they_stand_are_told():
     assert "cannot tell which of them is wrong" in finding.message
 
 
+def test_a_device_that_stands_before_all_remembered_calls_may_stand_before_a_forgotten_one():
+    """The log keeps the last calls only, and fewer of a communicator that ended."""
+    made = stopped(4)
+    for process in made.processes:
+        process.parts = {comm: calls._replace(last=calls.last[2:]) for comm, calls in process.parts.items()}
+    (finding,) = blame.findings(Callers(made.processes, {}))
+    assert "too many to know where" in finding.message
+    assert "cannot tell which of them is wrong" in finding.message
+
+
 def test_devices_that_stood_for_a_moment_are_not_told():
     """An operator may end a job at any time: a kernel may take a while."""
     assert blame.findings(stopped(4, still=3)) == []

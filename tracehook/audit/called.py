@@ -186,6 +186,14 @@ class Caller:
         """Whether its device stands so many calls behind its program that nobody knows where."""
         return any(step.call.is_far_ahead for step in self.in_order)
 
+    def doubt_the_device(self) -> None:
+        """Where its device has not come to the first call that is remembered, it may stand before one that is not."""
+        lasts = (last for calls in self.parts.values() for last in (calls.last, calls.last_transfers) if last)
+        if any(last[0].is_ahead and last[0].number > 0 for last in lasts):
+            for comm, its in self.parts.items():
+                last, transfers = (tuple(call.far_ahead for call in made) for made in (its.last, its.last_transfers))
+                self.parts[comm] = its._replace(last=last, last_transfers=transfers)
+
     def transfer_numbers(self) -> dict[tuple[str, str, int], int]:
         """Return how many transfers of its kind, with its peer, came before each that is remembered."""
         found: dict[tuple[str, str, int], int] = {}
@@ -246,6 +254,7 @@ class Callers:
     def __post_init__(self) -> None:
         found: dict[str, dict[int, Member]] = defaultdict(dict)
         for process in self.processes:
+            process.doubt_the_device()
             for comm, calls in process.parts.items():
                 if calls.rank >= 0:
                     found[comm][calls.rank] = Member(process, calls)

@@ -77,6 +77,11 @@ class Call(NamedTuple):
         return bool(self.place & _FAR_AHEAD)
 
     @property
+    def far_ahead(self) -> Call:
+        """The same call; if the device had not come to it, as one before which nobody knows where the device stood."""
+        return self._replace(place=self.place & ~_AHEAD | _FAR_AHEAD) if self.is_ahead else self
+
+    @property
     def operation(self) -> str:
         """Its name, such as ``all_reduce``."""
         return operation_name(self.what & 0xFF)

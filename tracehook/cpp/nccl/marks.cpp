@@ -97,8 +97,7 @@ void look_at_marks() noexcept {
     const cuda::Runtime& cuda = cuda::runtime();
     std::array<bool, kKept> ahead{};
     std::uint64_t first = now;
-    bool is_forgotten = false; // the record of a call to which a device has not come
-    bool is_asked = true;      // about each call
+    bool is_asked = true; // about each call
     for (std::uint64_t number = now; number-- > oldest;) {
         const Mark& mark = marks[number % kKept];
         if (mark.record.load(std::memory_order_acquire) == nullptr) {
@@ -106,7 +105,6 @@ void look_at_marks() noexcept {
         } else if (!is_ready(cuda, mark)) {
             ahead[number % kKept] = true;
             first = number;
-            is_forgotten = is_forgotten || record_of(mark) == nullptr;
         }
     }
     if (std::exchange(stood_at, first) != first) {
@@ -116,10 +114,9 @@ void look_at_marks() noexcept {
         over = now;
     }
     // Of calls before the oldest that is kept nothing is known.
-    const bool is_known = !is_forgotten && (first > oldest || oldest == 0);
-    const std::uint32_t told = looks < kStill + kStood ? 0
-                               : is_known              ? events::kAhead
-                                                       : events::kFarAhead;
+    const std::uint32_t told = looks < kStill + kStood         ? 0
+                               : first > oldest || oldest == 0 ? events::kAhead
+                                                               : events::kFarAhead;
     for (std::uint64_t number = oldest; number < now; ++number) {
         if (events::CallRecord* const record = record_of(marks[number % kKept])) {
             record->place = (record->place & ~(events::kAhead | events::kFarAhead)) |

@@ -21,7 +21,9 @@ APART = (
 )
 # What takes longest comes first, so that no process is left with it at the end; short tests that stand apart come last.
 ORDER = (
+    "failing/",
     "rehearsal/test_killed_often.py",
+    "harmless/",
     "audit/test_any_damage.py",
     "rehearsal/test_peers.py",
     "rehearsal/test_random_schedule.py",

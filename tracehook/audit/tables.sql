@@ -165,15 +165,3 @@ UPDATE process SET helper = true WHERE rank IS NOT NULL AND EXISTS (
       AND (NOT process.used_cuda OR process.communicators = 0 AND EXISTS (
           FROM communicator WHERE communicator.process = main.process AND found_ns < process.first_ns)));
 DROP TABLE fact;
-
--- How much was looked at. `used`: local registrations that NCCL was seen to use. `in_vain`: those that it could not. `left_out`:
--- segments that nobody registered, because no registration could take effect. `pausable`: because their memory can be taken away.
-CREATE VIEW counted AS
-SELECT (SELECT count(*) FROM event) AS events, (SELECT count(*) FROM event WHERE recovered) AS recovered,
-       (SELECT count(*) FROM segment WHERE NOT again) AS segments, (SELECT count(*) FROM registration WHERE kind = 'local') AS registrations,
-       (SELECT count(*) FROM registration WHERE kind = 'window') AS windows, (SELECT count(*) FROM mapping) AS mappings,
-       (SELECT count(*) FROM event WHERE event = 'register.used') AS used,
-       (SELECT count(*) FROM event WHERE event = 'register.local' AND ok AND expected = 'none') AS in_vain,
-       (SELECT count(*) FROM segment WHERE memory_kind IN ('cudaMalloc', 'private') AND EXISTS (
-            FROM communicator c WHERE c.process = segment.process AND c.device = segment.device AND c.at_calls AND c.ranks > 1)) AS left_out,
-       (SELECT count(*) FROM segment WHERE memory_kind = 'pausable' AND NOT again) AS pausable;

@@ -220,25 +220,27 @@ def _everybody(store: Store, comm: str | None) -> set[int]:
 
 def _look(store: Store) -> Looked:
     (row,) = store.rows(
-        """SELECT (SELECT list(DISTINCT job ORDER BY job) FROM process
-                   WHERE job IS NOT NULL AND (rank IS NOT NULL OR used_cuda)) AS jobs,
-                  (SELECT count(DISTINCT coalesce(rank, -1 - process)) FROM process
-                   WHERE rank IS NOT NULL OR used_cuda) AS ranks,
-                  (SELECT count(*) FROM process) AS processes,
-                  (SELECT count(*) FROM process WHERE runs AND (rank IS NOT NULL OR used_cuda)) AS running,
-                  (SELECT count(DISTINCT host) FROM process) AS hosts,
-                  (SELECT count(DISTINCT comm) FROM communicator) AS communicators, told.*,
-                  (SELECT coalesce(max(last_ns), 0) / 1e9 FROM process) AS seconds,
-                  (SELECT coalesce(min(alive_ns - last_ns), 0) / 1e9 FROM process
-                   WHERE runs AND (rank IS NOT NULL OR used_cuda)) AS quiet_seconds,
-                  (SELECT strftime(min(began) + to_microseconds(max(proof_ns) // 1000), '%Y-%m-%dT%H:%M:%S.%gZ')
-                   FROM process) AS proof_from,
-                  (SELECT count(*) FROM process WHERE proof_ns IS NOT NULL) AS shortened
-           FROM (SELECT sum(events) AS events, sum(recovered) AS recovered, sum(segments) AS segments,
-                        sum(registrations) AS registrations, sum(windows) AS windows, sum(mappings) AS mappings,
-                        sum(used) AS used, sum(in_vain) AS in_vain, sum(left_out) AS left_out,
-                        sum(pausable) AS pausable
-                 FROM counted) AS told"""
+        """FROM (SELECT list(DISTINCT job ORDER BY job) FILTER (job IS NOT NULL AND counts) AS jobs,
+                        count(DISTINCT coalesce(rank, -1 - process)) FILTER (counts) AS ranks, count(*) AS processes,
+                        count(*) FILTER (runs AND counts) AS running, count(DISTINCT host) AS hosts,
+                        coalesce(max(last_ns), 0) / 1e9 AS seconds,
+                        coalesce(min(alive_ns - last_ns) FILTER (runs AND counts), 0) / 1e9 AS quiet_seconds,
+                        strftime(min(began) + to_microseconds(max(proof_ns) // 1000),
+                                 '%Y-%m-%dT%H:%M:%S.%gZ') AS proof_from,
+                        count(proof_ns) AS shortened
+                 FROM (SELECT *, rank IS NOT NULL OR used_cuda AS counts FROM process)),
+                (SELECT count(*) AS events, count(*) FILTER (recovered) AS recovered,
+                        count(*) FILTER (event = 'register.used') AS used,
+                        count(*) FILTER (event = 'register.local' AND ok AND expected = 'none') AS in_vain FROM event),
+                (SELECT count(*) FILTER (NOT again) AS segments,
+                        count(*) FILTER (memory_kind = 'pausable' AND NOT again) AS pausable,
+                        count(*) FILTER (memory_kind IN ('cudaMalloc', 'private') AND is_seen_at_calls) AS left_out
+                 FROM segment LEFT JOIN (SELECT DISTINCT process, device, true AS is_seen_at_calls FROM communicator
+                                         WHERE at_calls AND ranks > 1) USING (process, device)),
+                (SELECT count(*) FILTER (kind = 'local') AS registrations,
+                        count(*) FILTER (kind = 'window') AS windows FROM registration),
+                (SELECT count(DISTINCT comm) AS communicators FROM communicator),
+                (SELECT count(*) AS mappings FROM mapping)"""
     )
     by_rule = store.rows(
         """SELECT string_split(leaves_out, ',')[s.left_out[1] + 1] AS name, count(*) AS n

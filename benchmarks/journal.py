@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import statistics
 import tempfile
 import threading
@@ -205,7 +206,7 @@ def idle(folder: Path, found: stats.Results) -> None:
     """The native core's own ring, because it copies what there is, and a process that does nothing else."""
     from tracehook import _core
 
-    _core.make_process(str(folder / "idle.ring"), 65_536)
+    _core.make_process(os.fsencode(folder / "idle.ring"), 65_536)
     journal = logs.Journal(_core, folder / "idle.jsonl", {})
     journal.start()
     for _ in range(3):

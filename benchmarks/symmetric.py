@@ -246,7 +246,7 @@ def native_checks(library: Any, stream: int) -> dict[str, Loop]:
         return lambda count: function(ctypes.c_void_p(world), *given, ctypes.c_size_t(count))
 
     on = ctypes.c_void_p(stream)
-    loops = {}
+    loops: dict[str, Any] = {}
     for held in WINDOWS:
         world, pinned = (library.make_world(ctypes.c_size_t(held)) for _ in range(2))
         library.pin_all(ctypes.c_void_p(pinned))

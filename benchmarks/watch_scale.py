@@ -1,10 +1,9 @@
 """How long `tracehook watch` and `summary` take over the logs of very many ranks, and what memory and how many files.
 
 The logs are multiplied from those of a real rehearsed job on four ranks, in a folder for each host of eight ranks, as
-`%h` makes them (tests/support/multiplied.py). With `--hung` each has a ring too, from a job in which ranks wait
-(tests/support/living.py), and another process gives a sign of life for all of them once a second.
+`%h` makes them (tests/support/multiplied.py).
 
-    python benchmarks/watch_scale.py [--ranks 1024,4096,16384] [--events 200] [--hung DIR] [--from DIR] [--keep DIR]
+    python benchmarks/watch_scale.py [--ranks 1024,4096,16384] [--events 200] [--from DIR] [--keep DIR]
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 LOOKS = 10
-LOOKED = 27_710_963_000_000  # a clock a little after the ranks of the hung job had stopped
 
 
 def look(directory: Path, interval: float) -> None:
@@ -55,7 +54,7 @@ def look(directory: Path, interval: float) -> None:
         rest = steps[-1][0] - seconds
     whole = time.monotonic() - began
     cpu = _cpu()
-    later = []
+    later: list[tuple[float, float]] = []
     for _ in range(LOOKS):
         time.sleep(max(0.0, interval - (later[-1][0] if later else 0.0)))
         later.append(_step(follower, watch_table, console, interval / 2))
@@ -78,7 +77,7 @@ def look(directory: Path, interval: float) -> None:
         Console(width=120).print(watch_table.picture(follower, 40))
 
 
-def _step(follower: object, watch_table: object, console: object, seconds: float) -> tuple[float, float]:
+def _step(follower: Any, watch_table: Any, console: Any, seconds: float) -> tuple[float, float]:
     began, cpu = time.monotonic(), _cpu()
     follower.look(seconds)
     console.print(watch_table.picture(follower, 40))
@@ -114,7 +113,6 @@ def main() -> None:
     parser.add_argument("--ranks", default="1024,4096,16384")
     parser.add_argument("--events", type=int, default=200, help="of each rank")
     parser.add_argument("--from", dest="source", type=Path, help="logs of four ranks, instead of a rehearsal")
-    parser.add_argument("--hung", type=Path, help="a directory with the rings of ranks that wait")
     parser.add_argument("--keep", type=Path, help="where to make the logs, and to leave them")
     parser.add_argument("--look", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -122,7 +120,6 @@ def main() -> None:
         look(arguments.look, 1.0)
         return
     from audit_scale import rehearse
-    from support.living import give_sign_of_life, write_rings
     from support.multiplied import multiply, path_of, read
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -131,31 +128,17 @@ def main() -> None:
             rehearse(source)
         template = read(source)
         for ranks in (int(part) for part in arguments.ranks.split(",")):
-            target = (arguments.keep or Path(scratch)) / f"ranks{ranks}{'-hung' if arguments.hung else ''}"
+            target = (arguments.keep or Path(scratch)) / f"ranks{ranks}"
             if not target.exists():
                 target.mkdir(parents=True)
-                multiply(template, target, ranks, arguments.events, folders=True, ended=not arguments.hung)
-                if arguments.hung:
-                    write_rings(arguments.hung, target, ranks, folders=True)
+                multiply(template, target, ranks, arguments.events, folders=True)
             logs = [path_of(target, rank, folders=True) for rank in range(ranks)]
             size = sum(path.stat().st_size for path in logs) >> 20
-            print(f"{ranks} ranks on {ranks // 8} hosts, {size} MiB{', running' if arguments.hung else ''}", flush=True)
-            over = threading.Event()
-
-            def pulse(logs: list[Path] = logs, over: threading.Event = over) -> None:
-                began, rings = time.monotonic_ns(), [path.with_suffix(".ring") for path in logs]
-                while not over.wait(1):
-                    give_sign_of_life(rings, LOOKED + time.monotonic_ns() - began)
-
-            if arguments.hung:
-                threading.Thread(target=pulse, daemon=True).start()
-                time.sleep(3)
-            else:
-                command("summary", target)
+            print(f"{ranks} ranks on {ranks // 8} hosts, {size} MiB", flush=True)
+            command("summary", target)
             command("watch", "--once", target)
             command("watch", "--once", "--json", target)
             subprocess.run([sys.executable, __file__, "--look", target], check=True)
-            over.set()
 
 
 if __name__ == "__main__":

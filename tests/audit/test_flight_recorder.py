@@ -12,7 +12,7 @@ import pytest
 from support.audits import FINDINGS, Audit
 
 from audit.goldens import GOLDENS, unpack
-from tracehook.audit.called import Caller, Callers, job_of
+from tracehook.audit.called import Caller, Callers, read_callers
 from tracehook.audit.flight_recorder import DumpError, read_dump
 from tracehook.audit.store import Store
 
@@ -66,7 +66,7 @@ def job(logs: Path) -> Callers:
     """Return the processes of that job."""
     with Store(logs) as store:
         store.use_macros()
-        return job_of(store)
+        return read_callers(store)
 
 
 @pytest.fixture

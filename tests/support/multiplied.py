@@ -25,18 +25,16 @@ def read(directory: Path) -> list[Log]:
     return sorted(logs, key=lambda log: log[0]["rank"])
 
 
-def multiply(
-    template: list[Log], target: Path, ranks: int, events: int, folders: bool = False, ended: bool = True
-) -> int:
+def multiply(template: list[Log], target: Path, ranks: int, events: int, folders: bool = False) -> int:
     """Write the logs of `ranks` ranks with `events` events or more each to `target`; return how many were written.
 
-    `folders`: a host's logs lie in a folder of its own, as ``%h`` makes it. Not `ended`: the job still runs.
+    `folders`: a host's logs lie in a folder of its own, as ``%h`` makes it.
     """
     written = 0
     for rank in range(ranks):
         path = path_of(target, rank, folders)
         path.parent.mkdir(exist_ok=True)
-        written += _write(template[rank % len(template)], len(template), path, rank, ranks, events, ended)
+        written += _write(template[rank % len(template)], len(template), path, rank, ranks, events)
     return written
 
 
@@ -46,7 +44,7 @@ def path_of(target: Path, rank: int, folders: bool = False) -> Path:
     return (target / host if folders else target) / f"multiplied.rank{rank}.{host}.{10_000 + rank}.jsonl"
 
 
-def _write(log: Log, was: int, path: Path, rank: int, ranks: int, events: int, ended: bool) -> int:
+def _write(log: Log, was: int, path: Path, rank: int, ranks: int, events: int) -> int:
     host, pid = f"node{rank // RANKS_OF_HOST}", 10_000 + rank
     body = [event for event in log[1:] if "seq" in event]
     body += _give_back(body)
@@ -63,9 +61,8 @@ def _write(log: Log, was: int, path: Path, rank: int, ranks: int, events: int, e
                 if "comm" in event:
                     new |= _communicator(event, event["comm"] in whole, was, rank, ranks, cycle)
                 _put(file, new)
-        if ended:
-            _put(file, {**log[-1], "t_ns": body[-1]["t_ns"] + cycles * length})
-    return cycles * len(body) + 1 + ended
+        _put(file, {**log[-1], "t_ns": body[-1]["t_ns"] + cycles * length})
+    return cycles * len(body) + 2
 
 
 def _put(file: Any, event: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ pytest.importorskip("plotly")
 
 from audit.goldens import DIRECTORY, unpack
 
-from tracehook.audit.called import job_of
+from tracehook.audit.called import read_callers
 from tracehook.audit.rules import check
 from tracehook.audit.store import Store
 from tracehook.versions import nccl_name
@@ -22,7 +22,7 @@ from tracehook.views.report.waiting import WaitPicture, draw_waiting
 def _drawn(name: str, scratch: Path) -> WaitPicture | None:
     with Store(unpack(DIRECTORY / name, scratch)) as store:
         found = check(store)
-        return draw_waiting(job_of(store), found, cost.name_communicators(store))
+        return draw_waiting(read_callers(store), found, cost.name_communicators(store))
 
 
 @pytest.fixture(scope="module")

@@ -375,19 +375,19 @@ def _is_moment(process: Caller, failed_ns: int | None) -> bool:
 
 def _told_circle(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]]) -> Finding:
     """Name every rank of a circle: any of them may have made a wrong call."""
-    waits_ = [wait for process in circle for wait in waiting[process.number]]
-    told = "; ".join(told_wait(job, wait) for wait in waits_[:_MOST_TOLD])
-    more = f"; and {len(waits_) - _MOST_TOLD} more wait" if len(waits_) > _MOST_TOLD else ""
+    all_waits = [wait for process in circle for wait in waiting[process.number]]
+    told = "; ".join(told_wait(job, wait) for wait in all_waits[:_MOST_TOLD])
+    more = f"; and {len(all_waits) - _MOST_TOLD} more wait" if len(all_waits) > _MOST_TOLD else ""
     message = f"{named(circle)} wait for each other, and {UNDECIDED}: {told}{more}"
-    if semaphores.are_all(waits_):
+    if semaphores.are_all(all_waits):
         message = (
             f"{named(circle)} wait for each other in PeerGroup.wait, for signals that nobody sent: "
-            f"{semaphores.told_circle(waits_)}"
+            f"{semaphores.told_circle(all_waits)}"
         )
-    steps = [(wait.process, wait.step.call) for wait in waits_]
+    steps = [(wait.process, wait.step.call) for wait in all_waits]
     moved = [process.moved_ns for process in circle if process.moved_ns is not None]
-    found = _finding("rank-missing", message, circle, waits_[0].comm, min(moved, default=None), steps)
-    return _advised(replace(found, advice=_COMPARE), waits_)
+    found = _finding("rank-missing", message, circle, all_waits[0].comm, min(moved, default=None), steps)
+    return _advised(replace(found, advice=_COMPARE), all_waits)
 
 
 def _told_some(job: Callers, idle: Sequence[Caller], its: Sequence[Wait]) -> Finding:

@@ -303,7 +303,7 @@ class Callers:
         return call.described(member.process.name if member is not None else "")
 
 
-def job_of(store: Store) -> Callers:
+def read_callers(store: Store) -> Callers:
     """Read the processes of a job, and what they called."""
     processes = {row["process"]: _process(row) for row in store.rows(_PROCESSES)}
     for number, process in processes.items():

@@ -124,8 +124,7 @@ SELECT process, count(*) FILTER (event NOT LIKE 'trace.%') AS events, count(*) F
        min(ns) AS first_ns, max(ns) AS last_ns, max(seq) AS last_seq,
        greatest(coalesce(any_value(missing), 0), coalesce(max(dropped) FILTER (event = 'trace.end'), 0)) AS lost,
        bool_or(device IS NOT NULL) AS used_cuda,
-       count(*) FILTER (event = 'communicator.pending') AS communicators,
-       max(segments) FILTER (event = 'trace.end') AS segments_left
+       count(*) FILTER (event = 'communicator.pending') AS communicators
 FROM event LEFT JOIN (SELECT process, missing FROM gap) USING (process) GROUP BY process;
 
 -- How each process ended, as far as its log tells. Without trace.end it called os._exit, or came no further than an

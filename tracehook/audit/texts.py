@@ -50,7 +50,7 @@ class Texts:
         self._texts = list(self._find())
 
     def survey(self, database: duckdb.DuckDBPyConnection) -> tuple[set[str], dict[int, Place]]:
-        """Return which events there are, and the places of the processes that knew them only from a first group."""
+        """Return which events there are, and the places of processes whose launcher told none (`rank.known`)."""
         fields = ("event", "t_ns", "rank", "world_size")
         events: set[str] = set()
         places: dict[int, Place] = {}

@@ -103,10 +103,10 @@ def _opened(directory: Path, selected: Selection, on: str | None) -> Iterator[St
 
 
 def _join(store: Store, verdict: Verdict, dumps: Path) -> Join:
-    from tracehook.audit.called import job_of
+    from tracehook.audit.called import read_callers
     from tracehook.audit.recorded import join
 
-    return join(job_of(store), verdict.rows, dumps)
+    return join(read_callers(store), verdict.rows, dumps)
 
 
 def _show(verdict: Verdict, most: int, joined: Join | None) -> None:

@@ -28,9 +28,9 @@ OWN_BYTES: Final = 40
 _HEAD_FORMAT: Final = "<" + "".join(_FORMATS[kind] for kind, _ in HEAD)
 _RECORD: Final = struct.Struct(f"{_HEAD_FORMAT}{OWN_BYTES}s")
 RECORD_BYTES: Final = _RECORD.size
-NO_SIZE: Final = (1 << 64) - 1  # core::kNoSize
-NO_INDEX: Final = (1 << 32) - 1  # core::kNoIndex
-OF_POOL: Final = 1 << 63  # core::kOfPool
+NO_SIZE: Final = (1 << 64) - 1  # events::kNoSize
+NO_INDEX: Final = (1 << 32) - 1  # events::kNoIndex
+OF_POOL: Final = 1 << 63  # events::kOfPool
 _MEANS: Final = {0x20: "ipc", 0x02: "nvls", 0x01: "network", 0x10: "collnet"}  # NCCL's bits: src/include/register.h
 
 Fields = dict[str, Any]
@@ -110,7 +110,7 @@ SHOW: Final[dict[str, Callable[[Fields, str, Any], None]]] = {
     "digest": _shown("{:016x}".format),
     "settings": _shown("{:08x}".format, unless=0),
     "nanoseconds": _shown(lambda value: value / 1000),
-    "maybe": _shown(lambda value: value == 2, unless=0),  # core::Maybe
+    "maybe": _shown(lambda value: value == 2, unless=0),  # events::Maybe
     "operation": _shown(_name_in([name for name, *_ in tables.OPERATIONS])),
     "local_kind": _shown(_name_in(tables.KINDS), unless=0),
     "memory_kind": _shown(_name_in(tables.MEMORIES), unless=0),

@@ -23,12 +23,12 @@ _POOL_EVENTS = frozenset(
     )
 )
 
-_BORN = {1 << 8: "adopted", 1 << 9: "at_calls", 1 << 10: "one_host"}  # communicator.pending; below: core::Local
-_BY_OTHERS, _EFFECT_SHIFT = 1, 8  # core::kByOthers, core::kEffectShift: in `extra` of a local registration
+_BORN = {1 << 8: "adopted", 1 << 9: "at_calls", 1 << 10: "one_host"}  # communicator.pending; below: Local
+_BY_OTHERS, _EFFECT_SHIFT = 1, 8  # kByOthers, kEffectShift: in `extra` of a local registration
 _MEANS = {0x20: "ipc", 0x02: "nvls", 0x01: "network", 0x10: "collnet"}  # NCCL's bits: src/include/register.h
-_WHILE_CAPTURING = 1 << 31  # core::kWhileCapturing
-_WINDOW_OF_OTHERS = 1 << 30  # core::kWindowOfOthers
-_WINDOW_LATER = 1 << 29  # core::kWindowLater
+_WHILE_CAPTURING = 1 << 31  # kWhileCapturing
+_WINDOW_OF_OTHERS = 1 << 30  # kWindowOfOthers
+_WINDOW_LATER = 1 << 29  # kWindowLater
 _PEER_EVENTS = ("ipc.", "peer.")
 _OF_POOL = 1 << 20  # in `extra` of an event of a peer; see bindings_ipc.cpp
 

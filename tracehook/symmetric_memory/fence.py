@@ -86,9 +86,9 @@ class Fence:
             self._is_up = False
             self._communicator.lower_fence(_core.Fence.REGISTRATION, self.next)
 
-    def position(self, point: int) -> tuple[int, int]:
+    def position(self, ends: int) -> tuple[int, int]:
         """Return where in the program this rank is. Where one thread uses the communicator, the fence is up then."""
-        return (self._communicator.calls, point) if self._carry_out(stand()) else (UNKNOWN, UNKNOWN)
+        return (self._communicator.calls, ends) if self._carry_out(stand()) else (UNKNOWN, UNKNOWN)
 
     def level(self, tell: Callable[[str, int, bool], tuple[int, bool]], patience: float) -> None:
         """Bring the ranks level. Collective.
@@ -141,6 +141,6 @@ class Fence:
         return f"{why} within {patience:g} s: order calls and scopes alike on all ranks"
 
 
-def position(communicator: _core.Communicator, point: int) -> tuple[int, int]:
+def position(communicator: _core.Communicator, ends: int) -> tuple[int, int]:
     """Return where in the program this rank is; see rounds.py. Calls of other threads say nothing of it."""
-    return (UNKNOWN, UNKNOWN) if communicator.several_callers else (communicator.calls, point)
+    return (UNKNOWN, UNKNOWN) if communicator.several_callers else (communicator.calls, ends)

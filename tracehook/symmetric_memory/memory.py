@@ -47,17 +47,17 @@ class SymmetricMemory:
     def __init__(
         self,
         settings: Settings,
-        note: Callable[..., None],
+        push: Callable[..., None],
         on_new_communicator: Callable[[ProcessGroup | None], None],
         sessions: StoreSessions,
     ) -> None:
         self._settings = settings
-        self.push = note
+        self.push = push
         self._on_new_communicator = on_new_communicator
         self._owners: list[str] = [""]
         self._pools = Pools(self._owners)
         self._stalls = StallWatch(settings.timeout, self._report_stall)
-        self._pool_choice = PoolChoice(settings.policy, note)
+        self._pool_choice = PoolChoice(settings.policy, push)
         self._groups: dict[int, GroupWindows] = {}  # by id of the torch object
         self._users: dict[str, set[str]] = defaultdict(set)  # names of groups by pool
         self._lock = threading.RLock()

@@ -15,8 +15,8 @@ from tracehook.errors import RegistrationError, RegistrationFailed, Registration
 from tracehook.hook.groups import GroupFacts
 from tracehook.log.stderr import warn
 from tracehook.settings import Settings
+from tracehook.symmetric_memory import fence as fences
 from tracehook.symmetric_memory.fence import Fence
-from tracehook.symmetric_memory.fence import position as place
 from tracehook.symmetric_memory.ranks import GroupRanks
 from tracehook.symmetric_memory.ranks_follower import REGISTER_OTHER
 from tracehook.symmetric_memory.stall_watch import StallWatch
@@ -52,11 +52,10 @@ class GroupWindows(GroupRanks):
 
     # --- registering ---
 
-    def register(self, segments: Sequence[int], sizes: Mapping[int, int], position: int) -> int:
+    def register(self, segments: Sequence[int], sizes: Mapping[int, int], ends: int) -> int:
         """Register a window on each segment that has none, in this order, on all ranks. Collective. Returns how many.
 
-        `sizes`, in bytes, are those of all segments that still exist. `position`: scopes that ended since the last
-        call.
+        `sizes`, in bytes, are those of all segments that still exist. `ends`: scopes that ended since the last call.
         """
         with self._lock:
             communicator = self.connect()
@@ -65,14 +64,14 @@ class GroupWindows(GroupRanks):
             if not wanted or self.refused is not None:
                 return 0
             self.require_awake()
-            return self._agree(communicator, REGISTER, wanted, sizes, position)
+            return self._agree(communicator, REGISTER, wanted, sizes, ends)
 
-    def decline(self, why: str, position: int) -> None:
+    def decline(self, why: str, ends: int) -> None:
         """Tell the others that this rank does not come to the end of the scope. Raises nothing, and does not wait."""
         communicator = self.communicator()
         if communicator is not None and self._plans is not None and self.refused is None:
             communicator.note_caller()
-            self._plans.decline(REGISTER, why, self.timeout, place(communicator, position))
+            self._plans.decline(REGISTER, why, self.timeout, fences.position(communicator, ends))
 
     def _agree(
         self,
@@ -80,7 +79,7 @@ class GroupWindows(GroupRanks):
         topic: str,
         wanted: list[int],
         sizes: Mapping[int, int],
-        point: int,
+        ends: int,
         more: Callable[[], list[str]] | None = None,
     ) -> int:
         """Have the ranks compare what they want, and register it. `more` says what else they have to have alike."""
@@ -92,7 +91,7 @@ class GroupWindows(GroupRanks):
             )
         try:
             with Fence(communicator) as fence:
-                position = fence.position(point)
+                position = fence.position(ends)
                 entries = [f"{sizes[segment]} bytes" for segment in wanted]
                 self._compare(communicator, fence, topic, entries, position, more)
                 return self._register(communicator, fence, wanted, position) if wanted else 0
@@ -281,7 +280,7 @@ class GroupWindows(GroupRanks):
             offered = [f"{window['ordinal']} {window['size']}" for window in mine]
             begin = time.monotonic_ns()
             try:
-                common = set(self._plans.common("trim", offered, self.timeout, place(communicator, 0)))
+                common = set(self._plans.common("trim", offered, self.timeout, fences.position(communicator, 0)))
             except RegistrationError as problem:
                 self._log_failure(communicator, problem, time.monotonic_ns() - begin, len(offered))
                 raise
@@ -297,7 +296,7 @@ class GroupWindows(GroupRanks):
             communicator.note_caller()
             begin = time.monotonic_ns()
             try:
-                self._plans.compare(what, entries, self.timeout, place(communicator, 0))
+                self._plans.compare(what, entries, self.timeout, fences.position(communicator, 0))
             except RegistrationError as problem:
                 self._log_failure(communicator, problem, time.monotonic_ns() - begin, len(entries))
                 raise

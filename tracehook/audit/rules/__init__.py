@@ -26,7 +26,7 @@ from importlib.resources import files
 from typing import Any
 
 from tracehook.audit import blame, kernel_log, order, stacks
-from tracehook.audit.called import job_of
+from tracehook.audit.called import read_callers
 from tracehook.audit.finding import Finding, in_order
 from tracehook.audit.limits import TooMuch
 from tracehook.audit.store import Store
@@ -83,7 +83,7 @@ def check(store: Store) -> list[Finding]:
             text = f"{UNCHECKED}: {problem}"
             out.append(Finding(rule.name, "error", text, (), None, None, None, None, _NO_ROOM))
     out = order.after_refusals(out)
-    job = job_of(store)
+    job = read_callers(store)
     blamed = blame.findings(job)
     if not any(each.severity == "error" for each in (*out, *blamed)):
         blamed += blame.given_up_findings(job)

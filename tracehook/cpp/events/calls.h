@@ -2,10 +2,10 @@
 // call of which communicator this process had come to.
 //
 // One slot for each live communicator, and for each that is being made: NCCL waits there for the
-// other ranks. Only the thread inside the communicator's gate counts into
-// it, with plain stores, so a slot has one writer at a time. The log's thread notes when a count
-// last moved (no clock is read for a call), and writes the slot into the log when its communicator
-// has ended. Another process may read at any time: `log/calls.py` knows the same layout.
+// other ranks. Only the thread inside the communicator's gate counts into it, with plain stores, so
+// a slot has one writer at a time. The log's thread notes when a count last moved (no clock is read
+// for a call), and writes the slot into the log when its communicator has ended. Another process
+// may read at any time: `log/calls.py` knows the same layout.
 #pragma once
 
 #include "events/tally.h"
@@ -175,10 +175,10 @@ class CallTable {
     CallSlot* take(const CallSlot::Owner& owner) noexcept { return take_for(owner); }
     CallSlot* announce(const CallSlot::Birth& birth) noexcept { return take_for(birth); }
 
-    // --- by the log's thread; while it stands still, look() also by the thread that writes stacks
-    // ---
+    // --- by the log's thread ---
 
-    // Notes which counts have moved since the last look.
+    // Notes which counts have moved since the last look. While the log's thread stands still, also
+    // by the thread that writes stacks.
     void look(std::uint64_t now_ns) noexcept;
     // The slots whose communicators have ended, or all (`live` too), each once: to be read before
     // the next call of this. Then a slot is free as soon as nobody can count into it.

@@ -1,6 +1,6 @@
 // What stands in front of NCCL's functions, for the files that define it: interpose.cpp (operations
-// and groups), lifecycle.cpp (communicators), registrations_of_others.cpp. The contract of all of
-// them is in interpose.h.
+// and groups), lifecycle.cpp (communicators), suspension.cpp, registrations_of_others.cpp. The
+// contract of all of them is in interpose.h.
 #pragma once
 
 #include "nccl/abi.h"

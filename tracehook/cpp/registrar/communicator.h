@@ -1,10 +1,11 @@
 // One live communicator as the registrar sees it: which segments it has, and which are still to be
 // registered.
 //
-// Two guards. `pending_`, `withdrawn_`, `gave_up_`, `dead_`, `retired_`, `suspended_`, `left_over_`
-// belong to the gate's mutex and are touched by Gate only. Everything else belongs to the thread
-// that is inside the gate, or, after death, to the thread that killed the communicator. What a room
-// above keeps with it (companion.h) has mutexes of its own.
+// Three guards. `pending_`, `withdrawn_`, `gave_up_`, `dead_`, `retired_`, `suspended_`,
+// `left_over_` belong to the gate's mutex and are touched by Gate only. Any thread may ask atomics
+// and `observations_`. Everything else belongs to the thread that is inside the gate, or, after
+// death, to the thread that killed the communicator. What a room above keeps with it (companion.h)
+// has mutexes of its own.
 #pragma once
 
 #include "events/ring.h"

@@ -151,7 +151,6 @@ class Gate {
     void go_in() noexcept;
     bool work_off(Lock& lock, const Communicator& communicator) noexcept;
     void drain(Lock& lock) noexcept;
-    bool work_on(Lock& lock, Communicator& communicator) noexcept;
     bool undo_withdrawn(Lock& lock, Communicator& communicator) noexcept;
     bool register_pending(Lock& lock, Communicator& communicator) noexcept;
     std::size_t undo_all(Lock& lock, Communicator& communicator) noexcept;

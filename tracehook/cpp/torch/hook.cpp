@@ -63,8 +63,9 @@ bool blocks_are_watched() {
     return scopes != nullptr && __atomic_load_n(scopes, __ATOMIC_RELAXED) != 0;
 }
 
-// Runs for every allocator event of the process; all but four kinds of segment events, and blocks
-// while somebody asks for them or where, leave at the first line.
+// Runs for every allocator event of the process. Four kinds of segment events always go on.
+// Allocations of blocks do so while a scope is open, frees of blocks inside the bank's span. All
+// others leave at once.
 void forward(const allocator::TraceEntry& entry, th_segment_callback callback, void* user) {
     int32_t action = 0;
     switch (entry.action_) {

@@ -55,7 +55,7 @@ struct th_allocator_info {
     char name[64]; /* "native", "cudaMallocAsync", "pluggable", ...                           */
 };
 
-/* Every function returns 0, or -1 with a sentence in error (always terminated). */
+/* A function with `error` returns 0, or -1 with a sentence there (always terminated). */
 struct th_hook_api {
     uint32_t struct_size;
     const char* torch_version; /* of the headers it was built with, "2.11.0" */
@@ -72,7 +72,7 @@ struct th_hook_api {
     int (*end_pool)(int32_t device, const uint64_t pool[2], char* error, uint32_t error_size);
     /* 1: the calling thread's current stream on the device is being captured into a graph. */
     int32_t (*capturing)(int32_t device);
-    int32_t last_action; /* the newest th_segment_action that it tells */
+    int32_t last_action; /* the newest th_segment_action that it tells; nobody reads it any more */
     /* 1: torch would give back the memory of a pool now, as the calling thread does not capture on
      * the device; before 2.13: as no pool of the device is begun and no graph is captured on it. */
     int32_t (*quiet)(int32_t device);

@@ -54,6 +54,7 @@ class ScopeStack {
     // Whether one of these scopes is on the device.
     static bool in_scope_on(int device) noexcept;
 
+    // Notes the segment of the bank at `address` as touched by this thread's innermost scope.
     static void block_allocated(const Bank& bank, int device, std::uintptr_t address) noexcept;
 
     // How many scopes are open in the process: while it is 0, nobody need look at an allocated

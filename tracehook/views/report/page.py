@@ -17,7 +17,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from tracehook.audit.called import job_of
+from tracehook.audit.called import read_callers
 from tracehook.audit.rules import check, rules
 from tracehook.audit.store import Store
 from tracehook.views.report import cost, findings, job, series, spread, waiting
@@ -33,7 +33,7 @@ def make_page(store: Store) -> str:
     span = series.find_span(store, [finding.ns for finding in found if finding.ns is not None])
     time = series.read_all(store, places, span)
     measures = spread.read_spread(store, places)
-    callers = job_of(store)
+    callers = read_callers(store)
     names = cost.name_communicators(store)
     data: dict[str, Any] = {
         "places": [[place.name, place.about] for place in places],

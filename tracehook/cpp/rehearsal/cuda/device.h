@@ -134,7 +134,6 @@ int emu_memory_is_short(void);
 // device count.
 int emu_current_device(void);
 void emu_set_current_device(int device);
-int emu_device_count(void);
 
 // What is to go wrong in this call (faults.h): a result other than 0 that it returns, a sleep
 // before it, and a time in which what it makes stays in progress.

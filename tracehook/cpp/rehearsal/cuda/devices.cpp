@@ -122,7 +122,3 @@ EMU_EXPORT int emu_current_device(void) {
 EMU_EXPORT void emu_set_current_device(int device) {
     tracehook::rehearsal::cuda::set_current_device(device);
 }
-
-EMU_EXPORT int emu_device_count(void) {
-    return tracehook::rehearsal::cuda::device_count();
-}

@@ -49,3 +49,38 @@ def test_of_ranks_that_ended_and_ranks_that_went_on_the_few_are_named(processes,
 def test_a_rank_that_ended_in_order_is_not_named_for_anything_else(processes):
     """Neither for what it could not cause, nor for what another one did before."""
     assert blame.findings(Callers(processes, {})) == []
+
+
+IN_VAIN = "RuntimeError: [unbound_buffer.cc:87] Timed out waiting 15000ms for send operation to complete"
+
+
+def ended_later(rank: int, seconds: float) -> Caller:
+    """Return a rank that a launcher ended, some time after others had failed."""
+    return replace(caller(rank, {}), ended_ns=int(seconds * SECOND))
+
+
+def test_ranks_that_gave_up_in_gloo_are_not_named_first():
+    """But the one for which they waited."""
+    job = Callers([raised(0, 3, IN_VAIN), raised(1, 3, IN_VAIN), ended_later(2, 4)], {})
+    (finding,) = blame.findings(job)
+    assert (finding.rule, finding.ranks, finding.ns) == ("rank-missing", (2, 0, 1), 3 * SECOND)
+    assert finding.message.startswith("rank 2 did not come to a call of torch.distributed, outside of NCCL; ranks 0")
+    assert "cannot tell" not in finding.message
+
+
+def test_of_several_that_did_not_come_to_gloo_none_is_named_alone():
+    """Their calls into NCCL cannot tell."""
+    (finding,) = blame.findings(Callers([raised(0, 3, IN_VAIN), ended_later(1, 4), ended_later(2, 4)], {}))
+    assert finding.ranks == (1, 2, 0)
+    assert "ranks 1 and 2 did not come" in finding.message
+    assert "cannot tell which of them is wrong" in finding.message
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [[raised(0, 3, IN_VAIN), raised(1, 1, "ValueError: of its own")], [raised(0, 3, IN_VAIN), raised(1, 3, IN_VAIN)]],
+    ids=["another one failed before", "all gave up"],
+)
+def test_nobody_is_missed_where_that_is_known_to_be_no_cause(processes):
+    """One that failed before is named for that, by a rule."""
+    assert blame.findings(Callers(processes, {})) == []

@@ -23,11 +23,11 @@ from tracehook.audit.called import HOST, MADE, Caller, Callers, Member, Wait, by
 from tracehook.audit.chains import ends
 from tracehook.audit.devices import stopped
 from tracehook.audit.finding import OUTSIDE, UNDECIDED, Finding
-from tracehook.audit.leavers import leavers, those_of_few
+from tracehook.audit.leavers import leavers, missed, those_of_few
 from tracehook.audit.programs import by_number, culprits, is_behind
 from tracehook.audit.semaphores import named
 from tracehook.audit.waits import given_up, waits
-from tracehook.audit.words import kind, since, told_call, told_wait, whom
+from tracehook.audit.words import is_same_call, kind, since, told_call, told_wait, whom
 from tracehook.log.calls import Call
 from tracehook.log.text import in_bytes, ordinal
 
@@ -59,10 +59,6 @@ _SECOND = 1_000_000_000
 _STILL = 5  # seconds
 _MARGIN = 20  # calls
 _MOST_TOLD = 6  # waits of a circle
-_WAIT_IN_THE_END = (
-    "Look at why the named rank ended: a rank that others still talk to has to wait for them, as in a barrier before "
-    "dist.destroy_process_group()."
-)
 _LOOK_AT_KERNELS = (
     "Look at the kernels before that call: `tracehook stacks DIR` prints the program's lines while it runs."
 )
@@ -234,11 +230,12 @@ def _stood_still(process: Caller, end_ns: int) -> float:
 
 
 def _left(job: Callers) -> list[Finding]:
-    if (found := leavers(job)) is None:
+    if (left := leavers(job) or missed(job)) is None:
         return []
-    blamed, others, told = found
-    ended_ns = min((each.ended_ns for each in (*blamed, *others) if each.ended_ns is not None), default=None)
-    return [replace(_finding("rank-missing", told, [*blamed, *others], None, ended_ns), advice=_WAIT_IN_THE_END)]
+    everybody = [*left.blamed, *left.others]
+    ended_ns = min((each.ended_ns for each in everybody if each.ended_ns is not None), default=None)
+    found = _finding("rank-missing", left.told, everybody, None, ended_ns)
+    return [replace(found, advice=left.advice or found.advice)]
 
 
 def _stopped(job: Callers) -> list[Finding]:
@@ -340,7 +337,7 @@ def _too_far_apart(job: Callers, slow: Caller, its: Sequence[Wait]) -> Finding:
         f"on, no longer {'remembers' if len(ahead) == 1 else 'remember'} the calls since: the logs cannot tell who "
         f"waits for whom{since(slow)}"
     )
-    return _finding("rank-missing", message, [], its[0].comm, slow.moved_ns)
+    return replace(_finding("rank-missing", message, [], its[0].comm, slow.moved_ns), advice=_COMPARE)
 
 
 def _behind(job: Callers, suspect: Caller) -> list[Caller]:
@@ -411,18 +408,23 @@ def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], waits_of_i
         key=lambda wait: (wait.some, job.size_of(wait.comm), wait.process.moved_ns or 0, wait.process.rank or 0),
     )
     ranks = sorted({wait.process for wait in its if wait.comm == first.comm}, key=lambda each: each.rank or 0)
-    wait = "waits" if len(ranks) == 1 else "wait"
+    same = {each.process for each in its if is_same_call(each, first)}
+    here, elsewhere = [each for each in ranks if each in same], [each for each in ranks if each not in same]
+    wait = "waits" if len(here) == 1 else "wait"
     if first.step.is_semaphore:
         told = f"{first.process.name} waits in {semaphores.told(first)}"
     elif first.step.kind in (MADE, HOST):
         where = "the making of a communicator"
         if first.step.kind == HOST:
             where = f"an {first.step.function}" if first.comm else first.step.function
-        told = f"{named(ranks)} {wait} in {where}, and {culprit.name} did not come there"
+        told = f"{named(here)} {wait} in {where}, and {culprit.name} did not come there"
     else:
         what = f"{job.described(first.comm, first.step.call)} ({in_bytes(first.step.call.nbytes)})"
-        told = f"{culprit.name} came to {first.made} {kind(first)}, {named(ranks)} {wait} in the "
+        told = f"{culprit.name} came to {first.made} {kind(first)}, {named(here)} {wait} in the "
         told += f"{ordinal(first.number + 1)}, {what}"
+    if elsewhere:
+        waits_too = "waits for it in another call" if len(elsewhere) == 1 else "wait for it in other calls"
+        told += f", and {named(elsewhere)} {waits_too}"
     message = (
         f"{job.group(first.comm)}: {told}{first.comm and since(first.process)}; {_doing(job, culprit, own, first)}"
     )

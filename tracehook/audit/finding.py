@@ -78,7 +78,7 @@ def fold(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _without_rank(finding: Finding, instead: str) -> str:
-    return re.sub(rf"\brank {finding.ranks[0]}\b", instead, finding.message)
+    return re.sub(rf"\b[Rr]ank {finding.ranks[0]}\b", instead, finding.message)  # torch writes it large
 
 
 def _one(alike: Sequence[Finding]) -> Finding:

@@ -1,12 +1,14 @@
-"""Ranks that ended in order, while others still talked to them: those that hang or fail then are not to blame."""
+"""Ranks that did not come, or ended in order, while others talked to them: who hangs or fails then is not to blame."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tracehook.audit.called import COLLECTIVE, Caller, Callers, Wait
+from tracehook.audit.finding import UNDECIDED
 from tracehook.audit.semaphores import named
 from tracehook.audit.words import told_call
 
@@ -16,8 +18,39 @@ _LOST = re.compile(
 )
 
 
-def leavers(job: Callers) -> tuple[list[Caller], list[Caller], str] | None:
-    """Return those to blame, the others, and what to say, if ranks lost their connection to ranks that had ended.
+# What Gloo raises where nobody came until the group's time-out.
+_IN_VAIN = re.compile(r"Timed out waiting \d+ms for (send|recv) operation")
+_WAIT_IN_THE_END = (
+    "Look at why the named rank ended: a rank that others still talk to has to wait for them, as in a barrier before "
+    "dist.destroy_process_group()."
+)
+
+
+class Left(NamedTuple):
+    """Ranks whom others waited for in vain, outside of NCCL."""
+
+    blamed: list[Caller]
+    others: list[Caller]
+    told: str
+    advice: str | None = None  # None: that of the rule
+
+
+def missed(job: Callers) -> Left | None:
+    """Return who did not come, if ranks gave up in a call of Gloo: who neither failed nor stands in such a call."""
+    gave_up = [each for each in job.processes if each.failed and _IN_VAIN.search(each.exception or "")]
+    since = min((each.ended_ns for each in gave_up if each.ended_ns is not None), default=None)
+    if since is None or any(_is_before(each, since) for each in job.processes if each not in gave_up):
+        return None
+    late = [each for each in job.processes if each not in gave_up and not each.group_call]
+    if not late:
+        return None
+    doubt = f", and {UNDECIDED}" if len(late) > 1 else ""
+    told = f"{named(late)} did not come to a call of torch.distributed, outside of NCCL{doubt}"
+    return Left(late, gave_up, f"{told}; {named(gave_up)} gave up waiting there: {gave_up[0].exception}")
+
+
+def leavers(job: Callers) -> Left | None:
+    """Return those to blame, and what to say, if ranks lost their connection to ranks that had ended.
 
     If more ranks ended than lost a connection, those few went on where the others had come to their end.
     """
@@ -27,12 +60,14 @@ def leavers(job: Callers) -> tuple[list[Caller], list[Caller], str] | None:
         return None
     gone = [each for each in job.processes if each.ended and each.how == "exit" and _is_before(each, since)]
     if len(gone) > len(lost):
-        return lost, gone, f"{named(lost)} went on where {named(gone)}, which are more, had ended in order{_said(lost)}"
+        told = f"{named(lost)} went on where {named(gone)}, which are more, had ended in order{_said(lost)}"
+        return Left(lost, gone, told, _WAIT_IN_THE_END)
     if not gone:
         return None
     last = gone[0].last_step if len(gone) == 1 else None
     after = f", after its {told_call(job, last)}" if last is not None else ""
-    return gone, lost, f"{named(gone)} ended in order{after}, while others still talked to it{_said(lost)}"
+    told = f"{named(gone)} ended in order{after}, while others still talked to it{_said(lost)}"
+    return Left(gone, lost, told, _WAIT_IN_THE_END)
 
 
 def those_of_few(waited: Sequence[Wait]) -> list[list[Wait]]:

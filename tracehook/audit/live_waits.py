@@ -103,6 +103,8 @@ class LiveWaits:
 
     def _still(self, name: str, process: Running) -> float:
         moved = self._seen[name].moved_ns if name in self._seen else None
+        if moved is None:  # it is in the end of its last communicator, behind calls that it made
+            moved = max((calls.moved_ns for calls in process.called.values()), default=None)
         return 0.0 if moved is None or process.clock_ns is None else (process.clock_ns - moved) / 1e9
 
     def _callers(self, job: Mapping[str, Running], read: Read) -> Callers:

@@ -164,7 +164,9 @@ def _departing(job: Callers, suspects: Sequence[Caller], since: Mapping[int, int
     for context, seen in _DEPARTURES:
         if seen == 1 and any(each.remembered_since for each in suspects):
             continue
-        departing = [each for each in suspects if _departures(each, since[each.number], context, seen) - innocent]
+        departing = [
+            each for each in suspects if _departures(each, since[each.number], context, seen, once=True) - innocent
+        ]
         if 0 < len(departing) < len(suspects):
             return departing
     return []
@@ -194,8 +196,11 @@ def _open_since(job: Callers, waiting: Mapping[int, Sequence[Wait]]) -> dict[int
     return since
 
 
-def _departures(process: Caller, since: int, context: int, seen: int) -> set[tuple[Token, Token]]:
-    """Return the calls where a process did another thing than always before after the same calls, and no new thing."""
+def _departures(process: Caller, since: int, context: int, seen: int, once: bool = False) -> set[tuple[Token, Token]]:
+    """Return the calls where a process did another thing than always before after the same calls, and no new thing.
+
+    `once`: and did not do so again later, as the first step of a schedule is done again in the next one.
+    """
     found = set()
     steps = [step for step in process.in_order if step.call.order >= process.remembered_since][-_LOOKED_AT:]
     tokens = [(step.comm, step.call.what, step.call.elements, step.call.root) for step in steps]
@@ -205,6 +210,10 @@ def _departures(process: Caller, since: int, context: int, seen: int) -> set[tup
         alike = sorted(same[:at])[-seen:][0] if at >= seen else 0
         if steps[at].call.order > since and alike >= context and token in tokens[:at]:
             followed = {tokens[place] for place in range(at) if same[place] >= alike}
-            if len(followed) == 1 and token not in followed and tokens[:at].count(*followed) > 1:
+            is_habit = once and any(
+                tokens[place] == token and tokens[place - context : place] == tokens[at - context : at]
+                for place in range(at + 1, len(tokens))
+            )
+            if len(followed) == 1 and token not in followed and tokens[:at].count(*followed) > 1 and not is_habit:
                 found.add((steps[at - 1].token, steps[at].token))
     return found

@@ -34,6 +34,14 @@ def told_call(job: Callers, step: Step) -> str:
     return f"{ordinal(step.call.number + 1)} call of {job.group(step.comm)}, {job.described(step.comm, step.call)}"
 
 
+def is_same_call(one: Wait, other: Wait) -> bool:
+    """Whether two waits are in one call, so that one sentence can tell of both."""
+    alike = (one.comm, one.number, one.step.kind, one.step.function) == (
+        *(other.comm, other.number, other.step.kind, other.step.function),
+    )
+    return alike and (not one.step.is_transfer or one.process is other.process)
+
+
 def kind(wait: Wait) -> str:
     """Return what a number of calls of that kind is called."""
     if not wait.step.is_transfer:

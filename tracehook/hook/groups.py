@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
 
 
-_FOREIGN = "the process group was destroyed, or is not one of torch.distributed's"
+_FOREIGN = (
+    "the process group was destroyed, or the program made it without torch.distributed. Of such a group give the NCCL "
+    "communicator: tracehook.use_store(store), then communicator=backend._comm_ptr() in place of the group"
+)
 NO_GROUP = "there is no process group: call torch.distributed.init_process_group first"
 _USUAL_TIMEOUT = 600.0  # seconds: of torch's groups with NCCL
 _BETWEEN_TRIES = 0.1  # seconds

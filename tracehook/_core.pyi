@@ -1,6 +1,7 @@
 """The native core (cpp/bindings)."""
 
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Any, Final
 
 RECORD_BYTES: int
@@ -193,6 +194,21 @@ class Pool:
     def __init__(self, number: int, device: int, make: Callable[[], Sequence[int]]) -> None: ...
     def replace_idle(self) -> list[list[int]]: ...
     def open(self) -> list[tuple[int, int, int, float]]: ...
+
+class Entered:
+    def __init__(
+        self,
+        begin: Callable[[bool], object],
+        end: Callable[[], list[int] | None],
+        finish: Callable[[list[int] | None, BaseException | None], None],
+        graph: bool,
+    ) -> None: ...
+    _begin: Final[Callable[[bool], object]]
+    _graph: Final[bool]
+    def __enter__(self) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 class PoolScope:
     def __init__(self, eager: Pool, graph: Pool, owner: int) -> None: ...

@@ -139,3 +139,11 @@ def test_a_namespace_is_named_as_its_folder(room: str) -> None:
     for file in (HOUSE / "cpp" / room).glob("*.[ch]*"):
         spaces = set(re.findall(r"^namespace (tracehook\S*)", file.read_text(), re.MULTILINE))
         assert spaces <= {f"tracehook::{room}"}, file.name
+
+
+@pytest.mark.parametrize("file", sorted(HOUSE.rglob("*.py")), ids=lambda file: str(file.relative_to(HOUSE)))
+def test_a_condition_is_not_entered_itself(file: Path) -> None:
+    """Its lock is: Condition has lines of Python there, where a signal's handler may raise, and the lock would stay."""
+    source = file.read_text()
+    conditions = set(re.findall(r"(\S+) = threading\.Condition\(", source))
+    assert not [name for name in conditions if f"with {name}:" in source]

@@ -9,8 +9,9 @@ from typing import Any
 from tracehook import _core
 from tracehook.log.stderr import say_once
 from tracehook.symmetric_memory import state
+from tracehook.symmetric_memory.pool_scope import Scope
 from tracehook.symmetric_memory.public import symmetric, sync
-from tracehook.symmetric_memory.scope import NO_SCOPE, NoScope, Scope
+from tracehook.symmetric_memory.scope import NO_SCOPE, NoScope
 
 
 def scope_of(communicator: Any, graph: bool = True) -> Scope | NoScope | None:

@@ -90,7 +90,8 @@ class Journal:
         self._logger: Any = None
         self._lock = threading.Lock()  # one drain at a time
         self._thread: threads.Thread | None = None
-        self._turn = threading.Condition()  # the next four
+        self._turns = threading.RLock()  # of the next four
+        self._turn = threading.Condition(self._turns)
         self._asked = 0  # flushes
         self._answered = 0
         self._finish: Callable[[], Mapping[str, Any]] | None = None  # set when the log is to end
@@ -145,7 +146,7 @@ class Journal:
 
     def stop_thread(self) -> None:
         """End the thread, not the log: from then on :meth:`flush` writes, on its caller's thread. For measurements."""
-        with self._turn:
+        with self._turns:
             self._stopped = True
             self._turn.notify_all()
         if self._thread is not None:
@@ -153,7 +154,7 @@ class Journal:
 
     def _run(self) -> None:
         while True:
-            with self._turn:
+            with self._turns:
                 self._turn.wait_for(
                     lambda: self._asked > self._answered or self._finish is not None or self._stopped,
                     _CROWD_PERIOD if self._was_crowded else _PERIOD,
@@ -170,7 +171,7 @@ class Journal:
                 else:
                     self._look_aside(asked > self._answered)
                     self._look_at_clock()
-            with self._turn:
+            with self._turns:
                 self._answered = asked
                 self._turn.notify_all()
             if finish is not None:
@@ -207,7 +208,7 @@ class Journal:
         if not self._has_thread():
             with self._lock:
                 return 0 if self._closed else self._drain()
-        with self._turn:
+        with self._turns:
             self._asked += 1
             asked = self._asked
             self._turn.notify_all()
@@ -217,7 +218,7 @@ class Journal:
     def _wait_for_thread(self, is_done: Callable[[], bool]) -> bool:
         """Wait for the thread as long as it writes lines; return whether it is done."""
         lines = -1
-        with self._turn:
+        with self._turns:
             while not is_done() and self._has_thread() and self._lines != lines:
                 lines = self._lines
                 self._turn.wait_for(is_done, _PATIENCE)
@@ -350,7 +351,7 @@ class Journal:
     def close(self, finish: Callable[[], Mapping[str, Any]]) -> None:
         """Write what is left, then ``trace.end`` with the counts of `finish`. Makes no call into CUDA or NCCL."""
         has_thread = self._has_thread()
-        with self._turn:
+        with self._turns:
             self._finish = finish
             self._turn.notify_all()
         if has_thread and not self._wait_for_thread(lambda: self._closed) and self._has_thread():

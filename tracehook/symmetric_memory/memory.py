@@ -27,8 +27,9 @@ from tracehook.symmetric_memory.handle import handle
 from tracehook.symmetric_memory.others import OtherCommunicators
 from tracehook.symmetric_memory.placement import PlacementCheck
 from tracehook.symmetric_memory.pool_choice import SHARED_POOL, PoolChoice
+from tracehook.symmetric_memory.pool_scope import Scope
 from tracehook.symmetric_memory.pools import OpenScope, PoolLimitError, Pools, explain_out_of_memory
-from tracehook.symmetric_memory.scope import Scope, left_to_python
+from tracehook.symmetric_memory.scope import left_to_python
 from tracehook.symmetric_memory.stall_watch import StallWatch
 from tracehook.symmetric_memory.windows import GroupWindows, in_order
 

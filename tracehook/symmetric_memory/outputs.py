@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor, device, dtype
     from torch.distributed import ProcessGroup
 
-    from tracehook.symmetric_memory.scope import NoScope, Scope
+    from tracehook.symmetric_memory.pool_scope import Scope
+    from tracehook.symmetric_memory.scope import NoScope
 
 
 def empty(

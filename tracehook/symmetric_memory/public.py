@@ -16,12 +16,14 @@ from tracehook.nccl.paths import check_names
 from tracehook.symmetric_memory import state
 from tracehook.symmetric_memory.answers import Asked, Explanation, local, path_without_windows, span
 from tracehook.symmetric_memory.handle import handle
-from tracehook.symmetric_memory.scope import NO_SCOPE, NoScope, Scope, left_to_python
+from tracehook.symmetric_memory.scope import NO_SCOPE, NoScope, left_to_python
 from tracehook.symmetric_memory.state import Switch, existing, holders, scopes, scopes_of_others
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype
     from torch.distributed import ProcessGroup
+
+    from tracehook.symmetric_memory.pool_scope import Scope
 
     Groups: TypeAlias = ProcessGroup | Sequence[ProcessGroup] | None
 
@@ -179,6 +181,7 @@ def _group_is_gone(number: int) -> None:
 def _outside(groups: Sequence[ProcessGroup]) -> Scope:
     """Ordinary memory: nothing that is made inside belongs to an outer scope, as on the ranks that have the group."""
     from tracehook import _core
+    from tracehook.symmetric_memory.pool_scope import Scope
 
     leave = _core.leave_outside
     return Scope(_core.enter_outside, leave, leave, lambda touched, error: None, False, groups)  # noqa: ARG005

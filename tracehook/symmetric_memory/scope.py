@@ -1,16 +1,11 @@
-"""What a ``with`` statement enters: a scope of symmetric memory, or one that does nothing. Imports no torch."""
+"""The scope that does nothing, which a `with` statement may enter, too. Imports no torch and no native part."""
 
 from __future__ import annotations
 
 import functools
 import sys
-import weakref
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,62 +44,3 @@ class NoScope:
 
 
 NO_SCOPE = NoScope()
-
-
-class Scope:
-    """What :func:`tracehook.symmetric` returns. One object serves a set of groups again and again, on any thread."""
-
-    __slots__ = ("_begin", "_end", "_finish", "_graph", "_pause", "refs")
-
-    def __init__(
-        self, begin: Any, end: Any, pause: Any, finish: Any, graph: bool, groups: Sequence[ProcessGroup]
-    ) -> None:
-        self._begin = begin
-        self._end = end
-        self._pause = pause
-        self._finish = left_to_python(finish)
-        self._graph = graph
-        self.refs = tuple(weakref.ref(group) for group in groups)
-
-    def __repr__(self) -> str:
-        names = [group.group_name for ref in self.refs if (group := ref()) is not None]
-        return f"<scope of tracehook.symmetric: {', '.join(f'group {name}' for name in names) or 'no group of torch'}>"
-
-    def belongs_to(self, groups: Sequence[ProcessGroup]) -> bool:
-        """Whether it was made for these very groups: ids are reused, objects are not."""
-        return all(ref() is group for ref, group in zip(self.refs, groups, strict=True))
-
-    def give_back_cache(self) -> bool:
-        """Have torch give its cache back to the device, as it cannot inside a scope. For other ranks the scope goes on.
-
-        Call it inside the scope, where nothing was allocated yet. Return whether it was tried.
-        """
-        import torch
-
-        if torch.cuda.is_current_stream_capturing():
-            return False
-        self._pause()
-        try:
-            torch.cuda.empty_cache()
-        finally:
-            self._begin(self._graph)
-        return True
-
-    def __enter__(self) -> None:
-        self._begin(self._graph)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            touched = self._end()
-        except RuntimeError as problem:  # out of order: the other ranks must not wait for its registrations
-            self._finish(None, error or problem)
-            raise
-        if touched is not None or error is not None:
-            self._finish(touched, error)
-
-
-# A trace ends before these, too. Without a wrapper, which would double their price.
-for _method in (Scope.__enter__, Scope.__exit__):
-    _method.__dict__["_torchdynamo_disable"] = True

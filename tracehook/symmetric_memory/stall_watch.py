@@ -22,7 +22,8 @@ class StallWatch:
     def __init__(self, limit: float, report: Callable[[Any], None]) -> None:
         self._limit = limit
         self._report = report
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._running: dict[object, tuple[Any, float]] = {}
         self._thread: threads.Thread | None = None
         self._is_over = False
@@ -31,7 +32,7 @@ class StallWatch:
     def watching(self, subject: Any) -> Iterator[None]:
         """Watch the body of a ``with`` statement."""
         token = object()
-        with self._changed:
+        with self._lock:
             self._running[token] = (subject, time.monotonic())
             if self._thread is None:
                 self._thread = background.start(self, self._run, "tracehook-stall")
@@ -39,18 +40,18 @@ class StallWatch:
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._running.pop(token, None)
 
     def end_soon(self) -> None:
         """At exit: watch no more."""
-        with self._changed:
+        with self._lock:
             self._is_over = True
             self._changed.notify()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 if self._is_over:
                     return
                 wait = self._until_next()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tracehook.hook.extension import Extension, Host
 from tracehook.hook.service import extend
 from tracehook.log.stderr import warn
-from tracehook.symmetric_memory.scope import Scope, left_to_python
+from tracehook.symmetric_memory.scope import left_to_python
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tracehook.nccl.effect import Threshold
     from tracehook.settings import Settings
     from tracehook.symmetric_memory.memory import SymmetricMemory
+    from tracehook.symmetric_memory.pool_scope import Scope
     from tracehook.symmetric_memory.windows import GroupWindows
 
 

@@ -267,6 +267,7 @@ PYBIND11_MODULE(_core, module) {
     bind_process(module);
     bind_registration(module);
     bind_symmetric(module);
+    bind_entered(module);
     bind_window_guard(module);
     bind_stacks(module);
     bind_feed(module);

@@ -14,6 +14,7 @@ process::Process& process();
 bool is_finalizing();
 
 void bind_symmetric(py::module_& module);
+void bind_entered(py::module_& module); // `_core.Entered`: what a `with` statement enters
 void bind_window_guard(py::module_& module);
 void bind_stacks(py::module_& module);
 void bind_feed(py::module_& module);

@@ -590,3 +590,25 @@ def test_devices_that_stood_for_a_moment_are_not_told():
 def test_a_device_that_stands_beside_a_rank_that_works_on_is_not_told():
     """That rank may be about to make the call, too."""
     assert blame.findings(stopped(4, of_last=1)) == []
+
+
+def two_that_did_not_come(apart_ns: int = 0) -> Callers:
+    """Return a job of four: ranks 1 and 2 made one call and waited nowhere since, the others wait in the second one."""
+    found = job(4, {"world": [[0, 1, 2, 3]]}, lambda rank: ["world"] * (1 if rank in (1, 2) else 2))
+    late = found.processes[2]
+    late.parts = {comm: calls._replace(moved_ns=calls.moved_ns + apart_ns) for comm, calls in late.parts.items()}
+    return Callers(found.processes, {})
+
+
+def test_of_two_that_stopped_at_the_same_moment_neither_is_named_alone():
+    """One of them may wait for the other one outside of NCCL, as in a wait for a key of a store."""
+    (found,) = blame.findings(two_that_did_not_come())
+    assert (found.rule, found.ranks) == ("rank-missing", (1, 2, 0, 3))
+    assert "ranks 0 and 3 wait for ranks 1 and 2" in found.message
+    assert "cannot tell which of them is wrong" in found.message
+
+
+def test_of_two_that_stopped_at_other_moments_each_is_named():
+    """The first one that stopped comes first."""
+    found = in_order(blame.findings(two_that_did_not_come(apart_ns=2 * SECOND)))
+    assert [each.ranks[0] for each in found] == [1, 2]

@@ -23,7 +23,7 @@ from tracehook.audit.called import HOST, MADE, Caller, Callers, Member, Wait, by
 from tracehook.audit.chains import ends
 from tracehook.audit.devices import stopped
 from tracehook.audit.finding import OUTSIDE, UNDECIDED, Finding
-from tracehook.audit.leavers import leavers, missed, those_of_few
+from tracehook.audit.leavers import beside, leavers, missed, those_of_few
 from tracehook.audit.programs import by_number, culprits, is_behind
 from tracehook.audit.semaphores import named
 from tracehook.audit.waits import given_up, waits
@@ -284,6 +284,8 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
         is_one_of_many = suspects[0].number in many
         may_be = its[0].missing if is_one_of_some or is_one_of_many else ()
         idle = [each for each in may_be if each.number in many or (is_one_of_some and each.number not in waiting)]
+        if len(suspects) == 1 and not idle:
+            idle = beside(job, suspects[0], its, waiting)
         if len(idle) > 1 or is_one_of_many:
             done |= {each.number for each in idle}
             out.append(_told_some(job, idle, its))

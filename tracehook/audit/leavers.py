@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from tracehook.audit.called import COLLECTIVE, Caller, Callers, Wait
@@ -20,6 +20,7 @@ _LOST = re.compile(
 
 # What Gloo raises where nobody came until the group's time-out.
 _IN_VAIN = re.compile(r"Timed out waiting \d+ms for (send|recv) operation")
+_MOMENT = 1_000_000_000  # nanoseconds
 _WAIT_IN_THE_END = (
     "Look at why the named rank ended: a rank that others still talk to has to wait for them, as in a barrier before "
     "dist.destroy_process_group()."
@@ -68,6 +69,19 @@ def leavers(job: Callers) -> Left | None:
     after = f", after its {told_call(job, last)}" if last is not None else ""
     told = f"{named(gone)} ended in order{after}, while others still talked to it{_said(lost)}"
     return Left(gone, lost, told, _WAIT_IN_THE_END)
+
+
+def beside(job: Callers, one: Caller, its: Sequence[Wait], waiting: Container[int]) -> list[Caller]:
+    """Return those of whom one may wait for another one outside of NCCL, with `one`; nobody if it is alone.
+
+    They did not come to the same calls, wait in none, and stopped at the same moment.
+    """
+    missing = {each.number: each for wait in its for each in wait.missing if each.number not in waiting}
+    idle = [
+        each for each in missing.values() if not (each.ended or each.how) and each.number not in (job.standing or ())
+    ]
+    found = [each for each in idle if abs((each.moved_ns or 0) - (one.moved_ns or 0)) < _MOMENT]
+    return found if one in found and len(found) > 1 else []
 
 
 def those_of_few(waited: Sequence[Wait]) -> list[list[Wait]]:

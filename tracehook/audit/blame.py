@@ -232,9 +232,7 @@ def _stood_still(process: Caller, end_ns: int) -> float:
 def _left(job: Callers) -> list[Finding]:
     if (left := leavers(job) or missed(job)) is None:
         return []
-    everybody = [*left.blamed, *left.others]
-    ended_ns = min((each.ended_ns for each in everybody if each.ended_ns is not None), default=None)
-    found = _finding("rank-missing", left.told, everybody, None, ended_ns)
+    found = _finding("rank-missing", left.told, [*left.blamed, *left.others], None, left.ns)
     return [replace(found, advice=left.advice or found.advice)]
 
 

@@ -33,6 +33,7 @@ class Left(NamedTuple):
     blamed: list[Caller]
     others: list[Caller]
     told: str
+    ns: int | None  # since when that is known
     advice: str | None = None  # None: that of the rule
 
 
@@ -47,7 +48,8 @@ def missed(job: Callers) -> Left | None:
         return None
     doubt = f", and {UNDECIDED}" if len(late) > 1 else ""
     told = f"{named(late)} did not come to a call of torch.distributed, outside of NCCL{doubt}"
-    return Left(late, gave_up, f"{told}; {named(gave_up)} gave up waiting there: {gave_up[0].exception}")
+    told += f"; {named(gave_up)} gave up waiting there: {gave_up[0].exception}"
+    return Left(late, gave_up, told, since - 1)  # before what they raised, which is its consequence
 
 
 def leavers(job: Callers) -> Left | None:
@@ -62,13 +64,13 @@ def leavers(job: Callers) -> Left | None:
     gone = [each for each in job.processes if each.ended and each.how == "exit" and _is_before(each, since)]
     if len(gone) > len(lost):
         told = f"{named(lost)} went on where {named(gone)}, which are more, had ended in order{_said(lost)}"
-        return Left(lost, gone, told, _WAIT_IN_THE_END)
+        return Left(lost, gone, told, _first_ns(lost, gone), _WAIT_IN_THE_END)
     if not gone:
         return None
     last = gone[0].last_step if len(gone) == 1 else None
     after = f", after its {told_call(job, last)}" if last is not None else ""
     told = f"{named(gone)} ended in order{after}, while others still talked to it{_said(lost)}"
-    return Left(gone, lost, told, _WAIT_IN_THE_END)
+    return Left(gone, lost, told, _first_ns(lost, gone), _WAIT_IN_THE_END)
 
 
 def beside(job: Callers, one: Caller, its: Sequence[Wait], waiting: Container[int]) -> list[Caller]:
@@ -97,6 +99,10 @@ def those_of_few(waited: Sequence[Wait]) -> list[list[Wait]]:
         and all(each.ended and each.how == "exit" and not each.failed for each in its[0].missing)
         and len({each.parts[its[0].comm].collectives for each in its[0].missing}) == 1
     ]
+
+
+def _first_ns(lost: Sequence[Caller], gone: Sequence[Caller]) -> int | None:
+    return min((each.ended_ns for each in (*lost, *gone) if each.ended_ns is not None), default=None)
 
 
 def _said(lost: Sequence[Caller]) -> str:

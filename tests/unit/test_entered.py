@@ -3,7 +3,7 @@
 import _thread
 import signal
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -34,34 +34,27 @@ def scope_of(held: list[int], begin: Any, graph: Any = False, finished: list[Any
     return Scope(begin, held.clear, held.clear, lambda *given: told.append(given), graph, ())
 
 
+def run(scope: Scope, look_up: Mapping[int, object]) -> None:
+    """Enter and leave a scope, and go on. To look something up is a step in which no handler runs."""
+    with scope:
+        look_up[0]
+    for _ in range(1000):
+        pass
+
+
 def test_a_signal_that_comes_while_a_scope_begins_does_not_leave_it_open() -> None:
     """The handler raises in the program, inside the scope or behind it."""
     held = [1]
-
-    def run() -> None:
-        with scope_of(held, _thread.interrupt_main, signal.SIGUSR1):
-            pass
-        for _ in range(1000):
-            pass
-
     with pytest.raises(Alarm):
-        run()
+        run(scope_of(held, _thread.interrupt_main, signal.SIGUSR1), {0: None})
     assert held == []
 
 
 def test_a_signal_that_comes_before_a_scope_ends_does_not_leave_it_open() -> None:
     """Nothing between the last step of the body and the end of the scope runs a handler."""
     held = [1]
-    pending: Any = defaultdict(partial(_thread.interrupt_main, signal.SIGUSR1))
-
-    def run() -> None:
-        with scope_of(held, bool):
-            pending[0]
-        for _ in range(1000):
-            pass
-
     with pytest.raises(Alarm):
-        run()
+        run(scope_of(held, bool), defaultdict(partial(_thread.interrupt_main, signal.SIGUSR1)))
     assert held == []
 
 

@@ -13,8 +13,9 @@ from support.processes import python
 from tracehook.audit import live_waits
 from tracehook.audit.live import Follower
 from tracehook.commands import watch_table
-from tracehook.log.calls import HEAD_BYTES
+from tracehook.log.calls import HEAD_BYTES, Call
 from tracehook.log.ring import read_header, read_heads, read_slots
+from unit.test_blame import ALL_REDUCE, SECOND, counted
 
 
 def _follow(name: str, scratch: Path, monkeypatch: pytest.MonkeyPatch, after: float, of_host=0) -> tuple[Follower, str]:
@@ -124,3 +125,20 @@ def test_a_job_that_ended(tmp_path, monkeypatch):
 def test_watch_needs_no_database():
     """DuckDB is not installed where only the log is written, and watch works there."""
     assert python("import sys, tracehook.commands.watch as _; sys.exit('duckdb' in sys.modules)").status == 0
+
+
+def test_ranks_in_the_end_of_their_last_communicator_stand_still_behind_their_calls():
+    """They ran ahead, and wait in dist.destroy_process_group(): no slot has their calls any more, but their logs do."""
+    made = [Call(number, ALL_REDUCE, 1024, -1, number + 1, number + 1) for number in range(2)]
+    job = {
+        f"rank {rank}": live_waits.Running(
+            *(rank, 1000 + rank, False, 10 * SECOND),
+            {"world": counted("world", 1, rank, 2, made[: 2 - rank])},
+            {},
+            frozenset(),
+        )
+        for rank in (0, 1)
+    }
+    watch = live_waits.LiveWaits()
+    watch.look(lambda: job, lambda _: [], lambda _: [], 0.0)
+    assert [(hang.waiting, hang.missing, hang.seconds) for hang in watch.hangs] == [(["rank 0"], ["rank 1"], 9.0)]

@@ -36,10 +36,10 @@ def told_call(job: Callers, step: Step) -> str:
 
 def is_same_call(one: Wait, other: Wait) -> bool:
     """Whether two waits are in one call, so that one sentence can tell of both."""
-    alike = (one.comm, one.number, one.step.kind, one.step.function) == (
-        *(other.comm, other.number, other.step.kind, other.step.function),
-    )
-    return alike and (not one.step.is_transfer or one.process is other.process)
+    if one.step.is_transfer and one.process is not other.process:
+        return False
+    is_alike = (one.step.kind, one.step.function) == (other.step.kind, other.step.function)
+    return is_alike and (one.comm, one.number) == (other.comm, other.number)
 
 
 def kind(wait: Wait) -> str:

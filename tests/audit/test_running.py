@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from support.audits import CLEAN, FINDINGS, GOLDEN, Audit, change, log_of, with_begin
 
+from tracehook.log.folders import safe
+
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
@@ -64,3 +66,28 @@ def test_a_process_that_has_gone_does(logs: Path) -> None:
         Audit(logs).expect(FINDINGS, "First divergence", "(no-end): rank 1 did not end in order")
     with_begin(log_of(logs), pid=os.getpid(), host="another")
     Audit(logs).expect(FINDINGS, "(no-end): rank 1 did not end in order")
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_of_a_process_of_this_host_its_number_tells_before_its_first_line(logs: Path, has_file: bool) -> None:
+    """Whether it was killed at the birth of its log, a moment ago, or lives: the name of its file has host and number."""
+    log_of(logs).unlink()
+    looked_ns = time.monotonic_ns()
+    epoch_ns = time.time_ns() - looked_ns
+
+    def give_birth(pid: int) -> Path:
+        path = logs / f"clean.rank1.{safe(socket.gethostname())}.{pid}.jsonl"
+        if has_file:
+            path.touch()
+        header = struct.pack("<8sIIQQQQQQQ", b"THRING02", 4096, 96, 64, 0, 0, 0, epoch_ns, pid, looked_ns)
+        path.with_suffix(".ring").write_bytes(header.ljust(4096 + 64 * 96, b"\0"))
+        return path
+
+    lives = give_birth(os.getpid())
+    Audit(logs).expect(CLEAN, "Clean so far: 1 process still runs")
+    lives.unlink(missing_ok=True)
+    lives.with_suffix(".ring").unlink()
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        give_birth(ended.pid)
+        Audit(logs).expect(FINDINGS, "(no-end): rank 1 did not end in order")

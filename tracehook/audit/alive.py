@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from tracehook.log.file import LogFile, began_of
+from tracehook.log.folders import own_host
 from tracehook.log.lines import Event, whole_number
-from tracehook.log.text import encodable
 
 _ALIVE_FOR: Final = 5.0  # seconds since a process of another host last looked at its ring
 _CLOCK_STEP: Final = timedelta(minutes=1)  # how far the wall clock may have been set since a log began, or drifts
-
-
-def own_host() -> str:
-    """Return the name of this host, as logs have it."""
-    return encodable(socket.gethostname())
 
 
 def lives(begin: Event, epoch_ns: int = 0) -> bool:

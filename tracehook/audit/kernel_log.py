@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tracehook.audit.alive import own_host
 from tracehook.audit.finding import Finding
 from tracehook.audit.store import Store
+from tracehook.log.folders import own_host
 from tracehook.log.text import printable
 
 FILE = Path("/dev/kmsg")

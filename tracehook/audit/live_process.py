@@ -9,12 +9,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from tracehook.audit.alive import lives, own_host
+from tracehook.audit.alive import lives
 from tracehook.audit.group import NAMED, NamedGroup, group_in
 from tracehook.audit.live_waits import Running
 from tracehook.audit.summary import Summary
 from tracehook.log.calls import Calls, parse
 from tracehook.log.file import Participation, rank_of
+from tracehook.log.folders import own_host
 from tracehook.log.lines import parse_lines, whole_number
 from tracehook.log.ring import RingHeader
 

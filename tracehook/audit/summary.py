@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracehook.audit.alive import lives, own_host
+from tracehook.audit.alive import lives
 from tracehook.log import tables
 from tracehook.log.file import rank_of
+from tracehook.log.folders import own_host
 from tracehook.log.lines import whole_number
 from tracehook.log.reader import ProcessLog
 

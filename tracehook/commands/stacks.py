@@ -22,10 +22,11 @@ def stacks(directory: LogDirectory, job: Job = None, since: Since = None) -> Non
     if a process did not answer, or none runs on this host. Exit status 2 if the directory holds no log.
     """
     with readable("stacks"):
-        from tracehook.audit.alive import own_host, still_runs
+        from tracehook.audit.alive import still_runs
         from tracehook.audit.selection import select
         from tracehook.audit.stacks import program_line
         from tracehook.log.directory import find_logs
+        from tracehook.log.folders import own_host
         from tracehook.log.stacks import PATIENCE, ask
 
         with tempfile.TemporaryDirectory(prefix="tracehook-stacks-") as scratch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import socket
 import sys
 import zlib
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from tracehook.hook.job import JobId
 from tracehook.log import ring_place
 from tracehook.log.bound import Bound
 from tracehook.log.file_name import make_log
+from tracehook.log.folders import own_host
 from tracehook.log.stderr import warn
 from tracehook.log.text import encodable
 from tracehook.nccl.segment_rules import SegmentRule
@@ -63,7 +63,7 @@ def begin_fields(
         "cuda": torch.version.cuda,
         "nccl": nccl,
         "python": platform.python_version(),
-        "host": encodable(socket.gethostname()),
+        "host": own_host(),
         "pid": os.getpid(),
         "job": encodable(job.id or "") or None,
         **({"launcher_job": encodable(job.launcher)} if job.launcher else {}),

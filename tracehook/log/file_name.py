@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tracehook.log.folders import safe
+from tracehook.log.folders import own_host, safe
 
 _PART = re.compile(r"\.part(\d{1,9})$")
-_STEM = re.compile(r"([^.]*)\.rank(\d{1,9}|-)\.[^.]*\.(\d{1,9})(\.\d+)?")
+_STEM = re.compile(r"([^.]*)\.rank(\d{1,9}|-)\.([^.]*)\.(\d{1,9})(\.\d+)?")
 _NO_JOB = "job"
 _NEW = ".new"
 STACKS = ".stacks"
@@ -30,6 +30,7 @@ class Told(NamedTuple):
     job: str | None
     rank: int | None
     pid: int
+    host: str | None  # of this one, its name in logs; None: another one, or nobody knows
 
 
 def file_stem(job: str | None, environment: Mapping[str, str] = os.environ) -> str:
@@ -126,4 +127,5 @@ def told_by(name: str) -> Told | None:
     if found is None:
         return None
     job = found[1] if found[1] != _NO_JOB else None
-    return Told(job, int(found[2]) if found[2] != "-" else None, int(found[3]))
+    host = own_host() if found[3] == safe(socket.gethostname()) else None
+    return Told(job, int(found[2]) if found[2] != "-" else None, int(found[4]), host)

@@ -7,7 +7,14 @@ import socket
 from pathlib import Path
 from typing import Final
 
+from tracehook.log.text import encodable
+
 HOST: Final = "%h"
+
+
+def own_host() -> str:
+    """Return the name of this host, as logs have it."""
+    return encodable(socket.gethostname())
 
 
 def of_this_host(directory: Path) -> Path:

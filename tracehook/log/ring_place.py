@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tracehook.log.file_name import stem_of
+from tracehook.log.folders import own_host
 from tracehook.log.records import RECORD_BYTES
 from tracehook.log.ring import MOST_EVENTS, RingError, read_header
-from tracehook.log.text import encodable
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _UNFIT = frozenset(
@@ -75,7 +74,7 @@ def beside_or_named(log: Path, begin: Mapping[str, Any]) -> Path:
 def named_by(begin: Mapping[str, Any]) -> Path | None:
     """Return the ring that the first line of a log names; None if it names none, or the ring is not here any more."""
     name = begin.get("ring")
-    if not isinstance(name, str) or begin.get("host") != encodable(socket.gethostname()):
+    if not isinstance(name, str) or begin.get("host") != own_host():
         return None
     path = Path(name)
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,6 +19,7 @@ from tracehook import __version__
 from tracehook.hook.job import JobId
 from tracehook.log.encoding import dumps
 from tracehook.log.file_name import make_log
+from tracehook.log.folders import own_host
 from tracehook.log.journal import SCHEMA
 from tracehook.log.text import encodable
 from tracehook.rehearsal.hangs import Standstill
@@ -55,7 +55,7 @@ def _begin(job: JobId, first: Mapping[str, Any]) -> dict[str, Any]:
         "time": (datetime.now(UTC) - ago).isoformat(timespec="microseconds"),
         "tracehook": __version__,
         "python": platform.python_version(),
-        "host": encodable(socket.gethostname()),
+        "host": own_host(),
         "pid": os.getpid(),
         "job": encodable(job.id or "") or None,
         "rank": None,

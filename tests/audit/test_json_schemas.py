@@ -66,6 +66,8 @@ def samples() -> dict[str, Any]:
     wait: dict[str, object] = {"group": "0"}
     wait |= {"made": [{"calls": 2, "by": ["rank 0"]}], "waiting": ["rank 0"], "missing": ["rank 1"]}
     wait |= {"call": "all_reduce", "seconds": 7.0, "is_cause": True, "behind": 0}
+    place = {"rank": 1, "file": "train.py", "line": 3, "function": "main", "waits_for": None, "caller": ""}
+    wait["places"] = [place]
     found = ("tracehook", "torch", "hook libraries", "rehearsal", "registers", "NCCL", "state", "memory")
     doctor = {"version": 1, "works": True, "self_test": "", "found": dict.fromkeys(found, "")}
     return {

@@ -70,7 +70,7 @@ def test_a_process_that_has_gone_does(logs: Path) -> None:
 
 @pytest.mark.parametrize("has_file", [True, False])
 def test_of_a_process_of_this_host_its_number_tells_before_its_first_line(logs: Path, has_file: bool) -> None:
-    """Whether it was killed at the birth of its log, a moment ago, or lives: the name of its file has host and number."""
+    """Whether it lives, or was killed a moment ago at the birth of its log: the file is named for host and number."""
     log_of(logs).unlink()
     looked_ns = time.monotonic_ns()
     epoch_ns = time.time_ns() - looked_ns

@@ -14,6 +14,7 @@ from tracehook.audit import live_waits
 from tracehook.audit.live import Follower
 from tracehook.commands import watch_table
 from tracehook.log.calls import HEAD_BYTES, Call
+from tracehook.log.growing import GrowingDirectory
 from tracehook.log.ring import read_header, read_heads, read_slots
 from unit.test_blame import ALL_REDUCE, SECOND, counted
 
@@ -127,7 +128,7 @@ def test_watch_needs_no_database():
     assert python("import sys, tracehook.commands.watch as _; sys.exit('duckdb' in sys.modules)").status == 0
 
 
-def test_ranks_in_the_end_of_their_last_communicator_stand_still_behind_their_calls():
+def test_ranks_in_the_end_of_their_last_communicator_stand_still_behind_their_calls(tmp_path):
     """They ran ahead, and wait in dist.destroy_process_group(): no slot has their calls any more, but their logs do."""
     made = [Call(number, ALL_REDUCE, 1024, -1, number + 1, number + 1) for number in range(2)]
     job = {
@@ -140,5 +141,5 @@ def test_ranks_in_the_end_of_their_last_communicator_stand_still_behind_their_ca
         for rank in (0, 1)
     }
     watch = live_waits.LiveWaits()
-    watch.look(lambda: job, lambda _: [], lambda _: [], 0.0)
+    watch.look(lambda: job, GrowingDirectory(tmp_path), 0.0)
     assert [(hang.waiting, hang.missing, hang.seconds) for hang in watch.hangs] == [(["rank 0"], ["rank 1"], 9.0)]

@@ -15,7 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracehook.audit.stacks import program_line
+from tracehook.audit.group import KNOWN, known_in
+from tracehook.audit.stacks import ProgramLine, program_line
 from tracehook.log.calls import MAKING, ON_HOST, Call, Calls, parse
 from tracehook.log.file_name import stacks_of
 
@@ -175,11 +176,12 @@ class Caller:
     @functools.cached_property
     def group_call(self) -> str:
         """The function of torch.distributed in which its host was after its last call into NCCL, if that is known."""
-        if self.stacks is None:
-            return ""
-        since = (self.moved_ns or 0) - self.shift_ns
-        at = program_line(self.stacks, since)
-        return at.group_call if at is not None else ""
+        return self.at.group_call if self.at is not None else ""
+
+    @functools.cached_property
+    def at(self) -> ProgramLine | None:
+        """The line of the program in which its host was after its last call into NCCL, if that is known."""
+        return program_line(self.stacks, (self.moved_ns or 0) - self.shift_ns) if self.stacks is not None else None
 
     @functools.cached_property
     def is_far_behind(self) -> bool:
@@ -317,9 +319,9 @@ def read_callers(store: Store) -> Callers:
         if (its := processes.get(row["process"])) is not None:
             ended_ns = its.aborted_ns if row["event"] == "communicator.abort" else its.destroyed_ns
             ended_ns[row["comm"]] = row["ns"]
-    for row in store.rows("SELECT process, members, backend FROM event WHERE event = 'group.known'"):
+    for row in store.rows("SELECT process, members, backend FROM event WHERE event = ?", [KNOWN]):
         if (its := processes.get(row["process"])) is not None:
-            its.groups.append((row["members"] or [], "nccl" in (row["backend"] or "")))
+            its.groups.append(known_in(row))
     for row in store.rows(_AGREEING):
         if (its := processes.get(row["process"])) is not None:
             its.agreeing.add(row["comm"])

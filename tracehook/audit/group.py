@@ -10,6 +10,7 @@ from tracehook.log.lines import whole_number
 from tracehook.log.reader import ProcessLog
 
 NAMED = "communicator.group"  # the event that names one
+KNOWN = "group.known"  # the event that tells of any group of torch, with or without a communicator
 _MOST_RANKS = 8  # that are named
 
 
@@ -41,6 +42,11 @@ def group_in(event: dict[str, Any]) -> NamedGroup:
     told = event.get("members")
     members = [whole_number(rank, 1 << 31) for rank in told] if isinstance(told, list) else []
     return NamedGroup(str(label), () if None in members else tuple(rank for rank in members if rank is not None))
+
+
+def known_in(event: dict[str, Any]) -> tuple[list[int], bool]:
+    """Return the global ranks of a group that an event ``group.known`` tells of, and whether its backend is NCCL."""
+    return list(group_in(event).members), "nccl" in str(event.get("backend") or "")
 
 
 def groups_of(logs: Iterable[ProcessLog]) -> list[NamedGroup]:

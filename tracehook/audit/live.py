@@ -1,7 +1,7 @@
 """Logs that are still being written: what is new in a directory since the last look.
 
-Reads files only: a process is never asked, nor looked for. What it has not written yet is seen in the header of its
-ring, as a number.
+Reads files only, and looks for no process. What a process has not written yet is seen in the header of its ring, as a
+number. Only if ranks hang, those that wait in no call are asked for their stacks.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Follower:
         self._rounds += self.is_whole
         self._choose()
         if self.has_caught_up:
-            self._waits.look(self._running, self._heads, self._logs.ring_slots, self.now)
+            self._waits.look(self._running, self._logs, self.now)
 
     def _see(self, name: str, process: Process) -> None:
         found = None if process.summary.ended else self._logs.ring_heads(name)
@@ -116,10 +116,6 @@ class Follower:
 
     def _running(self) -> dict[str, Running]:
         return {name: process.running(self.now) for name, process in self.processes.items()}
-
-    def _heads(self, name: str) -> list[bytes]:
-        found = self._logs.ring_heads(name)
-        return found[1] if found else []
 
     def _choose(self) -> None:
         """Keep the processes that are meant. Telling jobs apart takes as long as a look, so it waits for news."""

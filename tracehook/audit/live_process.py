@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tracehook.audit.alive import lives
-from tracehook.audit.group import NAMED, NamedGroup, group_in
+from tracehook.audit.group import KNOWN, NAMED, NamedGroup, group_in, known_in
 from tracehook.audit.live_waits import Running
 from tracehook.audit.summary import Summary
 from tracehook.log.calls import Calls, parse
@@ -54,6 +54,7 @@ class Process:
         self.latest: dict[str, Any] | None = None  # the event that somebody should look at
         self.groups: dict[str, NamedGroup] = {}  # by the key of their communicator
         self._called: dict[str, Calls] = {}  # communicators that ended
+        self._known_groups: list[tuple[list[int], bool]] = []
         self.agreeing: dict[str, int] = {}  # communicators in whose agreements it waits, and since when by its clock
         self._lines = 0
         self._news_at = now - quiet
@@ -108,6 +109,8 @@ class Process:
             self.bytes = self.bytes if total is None else total
         elif name == NAMED:
             self.groups[str(event.get("comm"))] = group_in(event)
+        elif name == KNOWN:
+            self._known_groups.append(known_in(event))
         elif name == "communicator.calls" and (calls := parse(event)) and calls.making is None:
             self._called[calls.comm] = calls
         elif name == "agreement.waits":
@@ -201,7 +204,9 @@ class Process:
         clock = self._ring.looked_ns + since_ns if lives and self._ring and self._ring.looked_ns else None
         names = {comm: group.label for comm, group in self.groups.items()}
         summary = self.summary
-        return Running(summary.rank, summary.pid, summary.ended, clock, self._called, names, frozenset(self.agreeing))
+        is_here = self.host == own_host()
+        known, agreeing = self._known_groups, frozenset(self.agreeing)
+        return Running(summary.rank, summary.pid, summary.ended, clock, self._called, names, agreeing, known, is_here)
 
     def time_of(self, event: dict[str, Any]) -> float | None:
         """Return when an event happened, in seconds since 1970; None if the log does not say."""

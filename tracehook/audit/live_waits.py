@@ -1,6 +1,8 @@
 """Who waits for whom in a job that runs: from the slots of calls in the rings, see :mod:`waits`.
 
 A rank that is ahead for a moment is no hang: it counts once its process has made no call for a while.
+
+Of those for which others wait, the calls do not tell what they do: they are asked for their stacks, now and then.
 """
 
 from __future__ import annotations
@@ -9,20 +11,27 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from tracehook.audit import blame, semaphores
 from tracehook.audit.called import COLLECTIVE, Caller, Callers, Wait, by_process
+from tracehook.audit.finding import ProgramPlace
+from tracehook.audit.host_waits import AGREEMENT
+from tracehook.audit.stacks import place_of
 from tracehook.audit.waits import waits
 from tracehook.log.calls import SLOT_BYTES, Calls, key_of, moved_of, unpack
+from tracehook.log.growing import GrowingDirectory
+from tracehook.log.stacks import ask_rings
 
 STILL_AFTER: Final = 5.0  # seconds without a call after which a rank that is ahead waits
 _LOOK_EVERY: Final = 2.0  # seconds, or more: to go through the calls of a thousand processes takes a while
 _BEFORE: Final = 4096  # calls of one communicator, of all processes together
 _SHARE: Final = 20  # of that time, so that looking takes at most a twentieth of a core
 _MOST_BLAMED: Final = 256  # processes of a job of which all chains of ranks that wait are gone through
-
-Read = Callable[[str], list[bytes]]
+_NO_GROUP: Final = "torch.distributed"  # which group of it that is, is not known
+_ASK_EVERY: Final = 10.0  # seconds
+_PATIENCE: Final = 3.0  # seconds; who cannot get the GIL answers after two
 
 
 class Seen(NamedTuple):
@@ -42,6 +51,13 @@ class Running(NamedTuple):
     called: Mapping[str, Calls]  # communicators that ended
     names: Mapping[str, str]  # of groups, by communicator
     agreeing: frozenset[str]  # communicators in whose agreements it waits
+    groups: Sequence[tuple[list[int], bool]] = ()  # of torch: their global ranks, and whether their backend is NCCL
+    is_here: bool = False  # on this host
+
+    @property
+    def name(self) -> str:
+        """What to call it, as :class:`~tracehook.audit.called.Caller` does."""
+        return f"rank {self.rank}" if self.rank is not None else f"pid {self.pid}"
 
 
 class Hang(NamedTuple):
@@ -55,6 +71,12 @@ class Hang(NamedTuple):
     seconds: float  # for which the first of them waits
     is_cause: bool  # the audit would blame a missing rank for it
     behind: int  # missing ranks that wait themselves, in another call: then this is a consequence
+    places: tuple[ProgramPlace, ...] = ()  # where the missing ranks were that wait in no call, as far as they told
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether they wait in a function of torch.distributed, as their stacks said: that may be over soon."""
+        return self.group == _NO_GROUP
 
 
 @dataclass
@@ -66,6 +88,8 @@ class LiveWaits:
     _known: tuple[object, ...] = ()  # what the hangs were made of
     _at: float = float("-inf")  # when that was
     _next: float = float("-inf")  # when to look again
+    _asked_at: float = float("-inf")
+    _mute: set[str] = field(default_factory=set)  # those that did not answer
 
     def see(self, name: str, heads: Sequence[bytes]) -> None:
         """Note the heads of the slots of a process."""
@@ -73,10 +97,10 @@ class LiveWaits:
         if before is None or list(before.heads) != heads:
             self._seen[name] = Seen(tuple(heads), max(filter(None, map(moved_of, heads)), default=None))
 
-    def look(self, running: Callable[[], Mapping[str, Running]], heads: Read, slots: Read, now: float) -> None:
+    def look(self, running: Callable[[], Mapping[str, Running]], logs: GrowingDirectory, now: float) -> None:
         """Find out who waits for whom, if the last time is long enough ago.
 
-        `heads` and `slots` read those of the ring of a process, and `running` tells the rest.
+        `logs` have the slots of calls, and `running` tells the rest.
         """
         if now < self._next:
             return
@@ -85,18 +109,39 @@ class LiveWaits:
         self._seen = {name: seen for name, seen in self._seen.items() if name in job}
         still = self._those_still(job)
         agreeing = {name: process.agreeing for name, process in job.items() if process.agreeing}
-        if still and (self._seen, set(still), agreeing) == self._known:
+        is_to_be_asked = bool(self.hangs) and now - self._asked_at >= _ASK_EVERY
+        took = 0.0
+        if still and (self._seen, set(still), agreeing) == self._known and not is_to_be_asked:
             self.hangs = [hang._replace(seconds=hang.seconds + now - self._at) for hang in self.hangs]
         else:
             if still:
                 for name in job:  # what was seen some time ago and what is seen now do not make a picture
-                    self.see(name, heads(name))
+                    found = logs.ring_heads(name)
+                    self.see(name, found[1] if found else [])
                 still = self._those_still(job)
             quiet = {name: self._still(name, process) for name, process in job.items()}
-            self.hangs = _hangs(self._callers(job, slots), quiet) if still else []
+            self.hangs = _hangs(self._callers(job, logs), quiet) if still else []
             self._known = (dict(self._seen), set(still), agreeing)
+            took = time.monotonic() - begin
+            if self._ask({name: job[name] for name in still}, logs, now):
+                self.hangs = _hangs(self._callers(job, logs), quiet)
         self._at = now
-        self._next = now + max(_LOOK_EVERY, _SHARE * (time.monotonic() - begin))
+        self._next = now + max(_LOOK_EVERY, _SHARE * (took or time.monotonic() - begin))
+
+    def _ask(self, still: Mapping[str, Running], logs: GrowingDirectory, now: float) -> bool:
+        """Have processes write their stacks that wait in no call while others wait; return whether one did."""
+        if not self.hangs or now - self._asked_at < _ASK_EVERY:
+            return False
+        self._asked_at = now
+        waiting = {name for hang in self.hangs for name in hang.waiting if not hang.is_on_host}
+        rings = {}
+        for name, process in still.items():
+            ring = logs.ring(name) if process.is_here and name not in self._mute else None
+            if ring is not None and process.name not in waiting:
+                rings[Path(ring)] = name
+        told = ask_rings(rings, _PATIENCE)
+        self._mute |= {name for ring, name in rings.items() if ring not in told}
+        return bool(told)
 
     def _those_still(self, job: Mapping[str, Running]) -> dict[str, float]:
         return {name: seconds for name in job if (seconds := self._still(name, job[name])) >= STILL_AFTER}
@@ -107,14 +152,16 @@ class LiveWaits:
             moved = max((calls.moved_ns for calls in process.called.values()), default=None)
         return 0.0 if moved is None or process.clock_ns is None else (process.clock_ns - moved) / 1e9
 
-    def _callers(self, job: Mapping[str, Running], read: Read) -> Callers:
+    def _callers(self, job: Mapping[str, Running], logs: GrowingDirectory) -> Callers:
         names: dict[str, str] = {}
-        parts = self._parts(job, read)
+        parts = self._parts(job, logs)
         processes: list[Caller] = []
         for number, (name, process) in enumerate(job.items()):
             made = Caller(number, process.rank, process.pid, process.ended, parts=parts[name])
             made.making = self._making(name)
             made.agreeing = set(process.agreeing)
+            made.groups = list(process.groups)
+            made.stacks = logs.stacks(name) if len(job) <= _MOST_BLAMED else None
             processes.append(made)
             names.update(process.names)
         return Callers(processes, names)
@@ -126,7 +173,7 @@ class LiveWaits:
     def _making(self, name: str) -> list[Calls]:
         return [calls for calls in self._calls(name) if calls.making is not None]
 
-    def _parts(self, job: Mapping[str, Running], read: Read) -> dict[str, dict[str, Calls]]:
+    def _parts(self, job: Mapping[str, Running], logs: GrowingDirectory) -> dict[str, dict[str, Calls]]:
         """Return of each process its communicators, with the calls that not all ranks of them made.
 
         Who waits, waits in one of these. Of few processes there are more before them: they tell in which call ranks
@@ -145,7 +192,7 @@ class LiveWaits:
         for name, each in parts.items():
             alive = {calls.comm for calls in heads[name]}
             if any(each[comm].collectives > since[comm] or each[comm].transfers for comm in alive):
-                for slot in read(name):
+                for slot in logs.ring_slots(name):
                     found = unpack(slot, since.get(key_of(slot), 0)) if len(slot) == SLOT_BYTES else None
                     if found is not None and found.making is None:
                         each[found.comm] = found
@@ -175,7 +222,7 @@ def _hangs(job: Callers, quiet: Mapping[str, float]) -> list[Hang]:
                 found += behind.get(rank.number, [])
     by_call: dict[tuple[str, int, int, str], list[Wait]] = defaultdict(list)
     for wait in found:
-        about = semaphores.told(wait) if wait.step.is_semaphore else ""
+        about = semaphores.told(wait) if wait.step.is_semaphore else wait.step.function
         if wait.step.is_transfer:  # those of several pairs of ranks have the same number
             about = f"{job.described(wait.comm, wait.step.call)} {semaphores.named(wait.missing)}"
         by_call[wait.comm, wait.number, wait.step.kind, about].append(wait)
@@ -201,13 +248,13 @@ def _hang(
     is_of_peers = alike[0].step.is_semaphore
     unnamed = job.group(comm) if is_of_peers else f"communicator {comm}"
     call = semaphores.told(alike[0]) if is_of_peers else job.described(comm, alike[0].step.call)
-    if alike[0].step.function:
-        call = f"an {alike[0].step.function}"
+    if function := alike[0].step.function:
+        call = f"an {function}" if function == AGREEMENT else f"{function}, outside of NCCL"
     still = [each for each in missing.values() if each.number not in hung]  # of the others the calls wait behind calls
     if ahead := [each for each in still if any(step.call.is_ahead for step in each.in_order)]:
         call += f", to which the device of {semaphores.named(ahead)} has not come"
     return Hang(
-        group=f"group {job.names[comm]}" if comm in job.names else unnamed,
+        group=f"group {job.names[comm]}" if comm in job.names else unnamed if comm else _NO_GROUP,
         made=dict(sorted(made.items())),
         waiting=[wait.process.name for wait in alike],
         missing=[process.name for process in missing.values()],
@@ -215,4 +262,5 @@ def _hang(
         seconds=max(quiet[wait.process.number] for wait in alike),
         is_cause=any(number in causes for number in missing),
         behind=sum(number in hung for number in missing),
+        places=tuple(place_of(each.rank, each.at) for each in still if each.rank is not None and each.at is not None),
     )

@@ -40,10 +40,11 @@ def watch(
 ) -> None:
     """Show what the processes of a running job do.
 
-    It ends when all have ended, or with Control-C. It only reads the job's files, and waits for a directory that
-    does not exist yet. If stdout is no terminal, it prints a line at each interval. --json prints one object and
-    ends, as --once does with its table. Exit status 2 if it cannot read the directory, or, with --once or --json,
-    if the directory holds no log.
+    It ends when all have ended, or with Control-C. It reads the job's files, and waits for a directory that does not
+    exist yet. If ranks wait, it asks the ranks of its host that did not come for their stacks, which disturbs no
+    process. If stdout is no terminal, it prints a line at each interval. --json prints one object and ends, as --once
+    does with its table. Exit status 2 if it cannot read the directory, or, with --once or --json, if the directory
+    holds no log.
     """
     follower = Follower(directory, job=job, show_all=show_all)
     try:

@@ -18,6 +18,7 @@ from tracehook.audit.finding import named
 from tracehook.audit.live import Follower
 from tracehook.audit.live_process import Process, State
 from tracehook.audit.live_waits import Hang
+from tracehook.audit.stacks import told_places
 from tracehook.log.lines import whole_number
 from tracehook.log.tables import said
 from tracehook.log.text import (
@@ -334,7 +335,7 @@ def as_json(follower: Follower) -> dict[str, Any]:
 
 def _told_hang(hang: Hang) -> dict[str, Any]:
     made = [{"calls": count, "by": names} for count, names in hang.made.items()]
-    return hang._asdict() | {"made": made}
+    return hang._asdict() | {"made": made, "places": [place._asdict() for place in hang.places]}
 
 
 def _told(process: Process, now: float) -> dict[str, Any]:
@@ -440,11 +441,11 @@ def _hang(hang: Hang, where: str, silent: str) -> str:
     counts = ((_many(names), many(count, "call")) for count, names in hang.made.items())
     made = "; ".join(f"{names} made {count}" for names, count in counts)
     waits = "waits" if len(hang.waiting) == 1 else "wait"
-    return clean(
+    told = (
         f"{hang.group}: {f'{made}; ' if made else ''}{_many(hang.waiting)} {waits} for {_many(hang.missing)}{where} in "
-        f"{hang.call}, for {told_seconds(hang.seconds)}{silent}",
-        300,
+        f"{hang.call}, for {told_seconds(hang.seconds)}{silent}"
     )
+    return clean("; ".join([told, *told_places(hang.places, ("was", "were"))]), 400)
 
 
 def _many(names: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from tracehook.log.file_name import part_of, stem_of
+from tracehook.log.file_name import part_of, stacks_of, stem_of
 from tracehook.log.folders import folders_in
 from tracehook.log.lines import LONGEST_LINE, Event, LogError, is_repeated, parse_begin, parse_line
 from tracehook.log.ring import RingError, RingHeader, read_heads, read_slots
@@ -271,19 +271,24 @@ class GrowingDirectory:
 
         Returns None if there is no ring that can be read.
         """
-        path = self._ring(name)
+        path = self.ring(name)
         with contextlib.suppress(OSError, RingError):
             return None if path is None else read_heads(path)
         return None
 
     def ring_slots(self, name: str) -> list[bytes]:
         """Return the slots of calls in the ring of a log; none if it cannot be read."""
-        path = self._ring(name)
+        path = self.ring(name)
         with contextlib.suppress(OSError, RingError):
             return [] if path is None else read_slots(path)
         return []
 
-    def _ring(self, name: str) -> str | Path | None:
+    def stacks(self, name: str) -> Path:
+        """Return where the stacks of a process lie, if it wrote any."""
+        return stacks_of(self.path / name)
+
+    def ring(self, name: str) -> str | Path | None:
+        """Return the ring of a log, None if it is not here."""
         stem = name.removesuffix(".jsonl")
         if stem in self._rings.get(name[: name.rfind("/") + 1], ()):
             return f"{self.path}/{stem}.ring"

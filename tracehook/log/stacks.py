@@ -23,14 +23,21 @@ def ask(logs: Iterable[LogFile], patience: float = PATIENCE) -> list[LogFile]:
 
     They have to live on this host.
     """
-    waiting = [(log, ring, number) for log in logs if (ring := _ring(log)) and (number := _put(ring)) is not None]
-    told: list[LogFile] = []
+    by_ring = {ring: log for log in logs if (ring := _ring(log)) is not None}
+    return [by_ring[ring] for ring in ask_rings(by_ring, patience)]
+
+
+def ask_rings(rings: Iterable[Path], patience: float) -> list[Path]:
+    """Do the same with processes of which the rings are known."""
+    waiting = {ring: number for ring in rings if (number := _put(ring)) is not None}
+    told: list[Path] = []
     deadline = time.monotonic() + patience
     while waiting and time.monotonic() < deadline:
         time.sleep(_LOOK)
-        done = [each for each in waiting if _has_told(each[1], each[2])]
-        told += [log for log, _, _ in done]
-        waiting = [each for each in waiting if each not in done]
+        done = [ring for ring, number in waiting.items() if _has_told(ring, number)]
+        told += done
+        for ring in done:
+            del waiting[ring]
     return told
 
 

@@ -71,7 +71,8 @@ EXPORT double time_push(World* world, std::size_t rounds) {
                                                       .size = kSize,
                                                       .effective = events::Maybe::kUnsaid,
                                                       .observed = false,
-                                                      .expected = 0},
+                                                      .expected = 0,
+                                                      .for_transfers = false},
                            0, {.comm = 1, .comm_id = 1, .device = 0});
     return nanoseconds(rounds, [&](std::size_t) { world->ring.push(event); });
 }

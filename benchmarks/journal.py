@@ -7,23 +7,20 @@ sources with communicators that do nothing (journal.cpp); the journal is the one
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import statistics
 import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import native
 import stats
 from stats import Line
 
-from tracehook.log import encoding
 from tracehook.log import journal as logs
 from tracehook.log.bound import NO_BOUND, Bound
 from tracehook.log.event_counts import EventCounts
@@ -42,10 +39,8 @@ IDLE = 30.0  # seconds
 LIMIT = 8 << 20  # bytes of a log with a bound
 
 LINES = [
-    Line("drain_json", f"{EVENTS} events to lines: CPU time, stdlib json", "s", 2),
-    Line("drain_orjson", f"{EVENTS} events to lines: CPU time, orjson", "s", 2),
-    Line("bound_json", "  in parts below a limit / this, stdlib json", "x"),
-    Line("bound_orjson", "  in parts below a limit / this, orjson", "x"),
+    Line("drain", f"{EVENTS} events to lines: CPU time", "s", 2),
+    Line("bound", "  in parts below a limit / this", "x"),
     Line("push_off", "push: ring in memory, nobody takes", "ns"),
     Line("push_file", "  ring in a file, nobody takes / this", "x"),
     Line("push_logged", "  ring in a file, lines are written / this", "x"),
@@ -103,9 +98,7 @@ class World:
 
 
 def load() -> ctypes.CDLL:
-    sources = native.HERE.parent / "tracehook" / "cpp"
-    files = map(str, native.registrar())
-    path = native.build("journal.cpp", "journal", "-fvisibility=hidden", f"-I{sources}", *files, "-pthread")
+    path = native.journal()
     library = ctypes.CDLL(str(path))
     library.make_world.restype = ctypes.c_void_p
     for name in ("peek", "dropped"):
@@ -118,27 +111,12 @@ def load() -> ctypes.CDLL:
     return library
 
 
-def encoders() -> dict[str, Callable[[Any], bytes]]:
-    found: dict[str, Callable[[Any], bytes]] = {
-        "json": lambda value: json.dumps(value, separators=(",", ":")).encode()  # as in tracehook/log/encoding.py
-    }
-    try:
-        import orjson
-    except ImportError:
-        return found
-    return found | {"orjson": orjson.dumps}
-
-
 def drain(library: ctypes.CDLL, folder: Path, found: stats.Results) -> None:
     """Segments that come and go, turned into lines of a file."""
-    usual = encoding._encode
     for _ in range(DRAINS):
-        for name, encoder in encoders().items():
-            encoding._encode = encoder
-            unbound = to_lines(library, folder, NO_BOUND)
-            found[f"drain_{name}"].append(unbound)
-            found[f"bound_{name}"].append(to_lines(library, folder, Bound(limit=LIMIT)) / unbound)
-    encoding._encode = usual
+        unbound = to_lines(library, folder, NO_BOUND)
+        found["drain"].append(unbound)
+        found["bound"].append(to_lines(library, folder, Bound(limit=LIMIT)) / unbound)
 
 
 def to_lines(library: ctypes.CDLL, folder: Path, bound: Bound) -> float:

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+SOURCES = HERE.parent / "tracehook" / "cpp"
 BUILD = HERE.parent / "build" / "benchmarks"
 
 
 def _torch() -> list[str]:
     """Return the options for the running torch: of its minor, which is the first line, the folders with headers."""
-    locate = HERE.parent / "tracehook" / "cpp" / "torch" / "locate.py"
+    locate = SOURCES / "torch" / "locate.py"
     found = subprocess.run([sys.executable, locate], check=True, capture_output=True, text=True).stdout
     folders = found.splitlines()[0].partition("|")[2].split(",")
     libraries = Path(folders[0]).parent / "lib"
@@ -44,23 +45,26 @@ def peer_segments() -> Path:
     return build("others/segments.cpp", "peer_segments", "-fvisibility=hidden", *_nccl())
 
 
-def registrar() -> list[Path]:
-    """Return the sources that know neither torch, CUDA nor Python."""
-    sources = HERE.parent / "tracehook" / "cpp"
-    return [file for room in ("events", "registrar", "windows") for file in sorted((sources / room).glob("*.cpp"))]
-
-
 def placement() -> Path:
     """Return a library that measures the placement check, made of tracehook's own sources."""
-    sources = HERE.parent / "tracehook" / "cpp"
-    nccl = [sources / "nccl" / name for name in ("placement.cpp", "graphs.cpp", "api.cpp")]
-    files = [HERE / "placement.cpp", *registrar(), *nccl, sources / "cuda" / "runtime.cpp"]
+    nccl = [SOURCES / "nccl" / name for name in ("placement.cpp", "graphs.cpp", "api.cpp")]
+    return _with_registrar("placement", [*nccl, SOURCES / "cuda" / "runtime.cpp"], "-ldl", "-Wl,-z,defs")
+
+
+def journal() -> Path:
+    """Return a library with a ring and a registrar, made of tracehook's own sources."""
+    return _with_registrar("journal", [], "-pthread")
+
+
+def _with_registrar(name: str, files: list[Path], *options: str) -> Path:
+    """Compile a benchmark with the sources that know neither torch, CUDA nor Python, and with `files`."""
+    own = [file for room in ("events", "registrar", "windows") for file in sorted((SOURCES / room).glob("*.cpp"))]
     BUILD.mkdir(parents=True, exist_ok=True)
     # As one file: what they include takes most of the time.
-    unit = BUILD / f"placement.{os.getpid()}.cpp"
-    unit.write_text("".join(f'#include "{file}"\n' for file in files))
+    unit = BUILD / f"{name}.{os.getpid()}.cpp"
+    unit.write_text("".join(f'#include "{file}"\n' for file in (HERE / f"{name}.cpp", *own, *files)))
     try:
-        return build(str(unit), "placement", "-fvisibility=hidden", f"-I{sources}", "-ldl", "-Wl,-z,defs")
+        return build(str(unit), name, "-fvisibility=hidden", f"-I{SOURCES}", *options)
     finally:
         unit.unlink()
 

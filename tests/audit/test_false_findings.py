@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from audit.goldens import DIRECTORY
 from tracehook.commands import app
+from tracehook.settings import Settings, shared
 
 Event = dict[str, Any]
 RETIRE = "communicator.retire"
@@ -155,6 +156,15 @@ def test_versions_of_processes_without_a_rank(logs: Path) -> None:
         with_begin(log_of(logs, rank), rank=None, world_size=None)
     with_begin(log_of(logs, 1), nccl=None)
     Audit(logs).expect(FINDINGS, "versions-differ", "nccl is 22809 on 1 process; unknown on 1 process")
+
+
+@pytest.mark.parametrize("variable", sorted(shared(Settings())))
+def test_each_setting_that_ranks_share_is_compared(logs: Path, variable: str) -> None:
+    """Of each the first line of a log has the value; the audit says who has which."""
+    field = {"MEMORY": "segment_memory"}.get(name := variable.removeprefix("SYMM_REGISTER_"), name.lower())
+    for rank, value in enumerate(("one", "other")):
+        with_begin(log_of(logs, rank), **{field: value})
+    Audit(logs).expect(FINDINGS, "versions-differ", f"{field} is one on rank 0; other on rank 1")
 
 
 def test_a_job_of_processes_without_a_rank_can_be_chosen(logs: Path) -> None:

@@ -37,7 +37,7 @@ def test_an_allocation_is_timed(hot_path: Path, kind: str) -> None:
     assert 1 < float(run.finished.out.split("RESULT ")[1].split()[0]) < 1e6
 
 
-@pytest.mark.parametrize("name", ["caller", "placement", "peer_segments"])
+@pytest.mark.parametrize("name", ["caller", "journal", "placement", "peer_segments"])
 def test_libraries_of_benchmarks_are_built(build: ModuleType, name: str) -> None:
     """What a benchmark loads is compiled with g++ and the installed packages alone."""
     assert getattr(build, name)().exists()

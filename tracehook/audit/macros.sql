@@ -75,7 +75,7 @@ CREATE OR REPLACE MACRO nccl_error(number) AS format('NCCL error {}', number) ||
 CREATE OR REPLACE MACRO unlike(names) AS TABLE
 WITH told AS (
     SELECT process, rank, argv, what, value FROM (FROM process WHERE communicators > 0)
-    UNPIVOT INCLUDE NULLS (value FOR what IN (tracehook, torch, cuda, nccl, allocator, policy, local_min, segments, segment_memory, guard, python, driver, program))
+    UNPIVOT INCLUDE NULLS (value FOR what IN (tracehook, torch, cuda, nccl, allocator, policy, local, segments, segment_memory, guard, integrations, python, driver, program))
     WHERE list_contains(names, what)),
 named AS (
     SELECT * REPLACE (CASE what WHEN 'program' THEN format('the text of {}|{}', argv, value[:8]) ELSE what END AS what,

@@ -11,10 +11,10 @@
 WITH claim AS (
     SELECT process, device, comm_id, ready_seq, coalesce(ended_seq, 4611686018427387903) AS over_seq,
            -- Somebody else registers with it, and what it registered before we looked is in no log.
-           CASE WHEN local = 'observed' AND adopted THEN ready_seq ELSE 0 END AS claims_from
+           CASE WHEN c.local = 'observed' AND adopted THEN ready_seq ELSE 0 END AS claims_from
     FROM communicator c JOIN process p USING (process)
     WHERE ready_seq IS NOT NULL AND failed_seq IS NULL AND NOT at_calls AND p.lost = 0
-      AND (local = 'own' OR local = 'observed' AND EXISTS (
+      AND (c.local = 'own' OR c.local = 'observed' AND EXISTS (
           FROM registration r WHERE r.process = c.process AND r.comm_id = c.comm_id AND r.kind = 'local'))
       -- Beside torch's own hook tracehook registers nothing: rule hook-stands-aside.
       AND NOT EXISTS (FROM event e WHERE e.process = c.process AND e.event = 'hook.conflict')),

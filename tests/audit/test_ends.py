@@ -1,12 +1,13 @@
 """What the audit says of how processes ended, from logs whose last lines were changed."""
 
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.audits import CLEAN, FINDINGS, GOLDEN, Audit, change, log_of
+from support.audits import CLEAN, FINDINGS, GOLDEN, Audit, change, log_of, with_begin
 
 from audit.goldens import unpack
 from tracehook.log.file_name import stacks_of
@@ -147,6 +148,30 @@ def test_ranks_that_others_ended_are_told_with_the_lines_where_they_were(tmp_pat
         " and may have waited for rank 0, which was in no such function"
     )
     Audit(logs).expect(FINDINGS, f"{told}. What to do now")
+
+
+def test_the_launchers_of_several_hosts_are_one_finding(tmp_path: Path) -> None:
+    """Each ends the ranks of its host. Of two processes on a host one may have ended the first rank."""
+    logs = unpack(GOLDEN.with_name("ended-by-others"), tmp_path)
+    hosts = ("a", "a", "b", "b")
+    for rank, (host, sender) in enumerate(zip(hosts, (70, 70, 80, 80), strict=True)):
+        with_begin(log_of(logs, rank), host=host)
+        set_sender(log_of(logs, rank).with_suffix(".ring"), sender)
+    Audit(logs).expect(FINDINGS, "ranks 0, 1, 2, 3 were ended by signal 15, which a process on each of 2 hosts sent.")
+    set_sender(log_of(logs, 0).with_suffix(".ring"), 60)
+    Audit(logs).expect(
+        FINDINGS,
+        "rank 0 was ended by signal 15, which process 60 sent",
+        "rank 1 was ended by signal 15, which process 70 sent",
+        "ranks 2, 3 were ended by signal 15, which process 80 sent",
+    )
+
+
+def set_sender(ring: Path, sender: int) -> None:
+    """Say which process sent the signal that ended this one; its place: :mod:`tracehook.log.ring`."""
+    data = bytearray(ring.read_bytes())
+    struct.pack_into("<i", data, struct.calcsize("<8sIIQQQQQQQI"), sender)
+    ring.write_bytes(data)
 
 
 def test_a_rank_that_a_fault_ended_is_told_with_its_line(tmp_path: Path) -> None:

@@ -89,6 +89,37 @@ def test_of_an_error_of_nccl_its_own_words_come_first(end):
     assert ended.told()["message"] == said
 
 
+def test_an_exception_that_was_raised_from_another_one_tells_that_too(end):
+    """Torch's pipelines say ``[Stage 2] failed to run forward``, and what failed only in the cause."""
+    ended = end("""
+        def forward(): raise KeyError("no such token")
+        def step():
+            try: forward()
+            except KeyError as problem: raise RuntimeError("\\n  [Stage 2] failed to run forward:\\nargs") from problem
+        step()
+    """)
+    told = ended.told()
+    assert told["exception"] == "RuntimeError"
+    assert told["message"] == "[Stage 2] failed to run forward: (from KeyError: 'no such token')"
+    line = len(BEGIN.splitlines()) + 2
+    assert ended.raised_at("trace.end") == f"program.py:{line} in forward"
+
+
+@pytest.mark.parametrize("is_circle", [False, True])
+def test_a_long_text_is_cut_and_a_circle_of_causes_ends(end, is_circle):
+    """The exceptions of a program may be anything; what is cut ends with dots."""
+    ended = end(f"""
+        one, two, three = ValueError("a" * 1000), KeyError("b" * 1000), KeyError("c" * 1000)
+        one.__cause__, two.__cause__, three.__cause__ = two, three, one if {is_circle} else None
+        raise one
+    """)
+    told = ended.told()["message"]
+    assert told.startswith("aaa")
+    assert "aaa... (from KeyError: '" in told
+    assert told.endswith("...)")
+    assert len(told) <= 300
+
+
 def test_the_line_of_the_program_is_told(end):
     """Of the whole program, of a thread, and of one that the program caught; not a line of a library that raised."""
     program = "import json\ndef load(text): return json.loads(text)\n"

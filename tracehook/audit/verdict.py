@@ -15,7 +15,7 @@ from tracehook.log.lines import LogError
 from tracehook.log.text import many, plural
 
 _ABOUT_RANKS = "missing-ranks"
-_QUIET = 30  # seconds; most programs call something in them
+_QUIET = 10  # seconds; most programs call something in them
 
 
 @dataclass(frozen=True)

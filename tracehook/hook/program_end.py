@@ -32,6 +32,7 @@ from tracehook.log.program_files import is_of_program
 from tracehook.log.text import encodable
 
 _MOST = 300  # characters of a message
+_MOST_CAUSES = 32  # a circle has no end
 _OF_NCCL = "\nLast error:\n"  # after it, what NCCL said last
 _MOST_LEFT = 150  # in the ring, which has room for 2,048 bytes; escaped, a character is six or twelve
 _numbers = itertools.count(1)
@@ -84,18 +85,35 @@ def _uncaught() -> BaseException | None:
 
 
 def _told(problem: BaseException) -> dict[str, str]:
-    try:
-        message = _message(str(problem).strip())[:_MOST]
-    except Exception:  # of the program's own class
-        message = ""
-    told = {"exception": encodable(type(problem).__name__), "message": encodable(message)}
-    if place := _raised_at(problem):
+    first = _first_cause(problem)
+    message = _message(problem)
+    if first is not problem:
+        message = f"{_cut(message, _MOST // 2)} (from {_cut(f'{type(first).__name__}: {_message(first)}', _MOST // 3)})"
+    told = {"exception": encodable(type(problem).__name__), "message": encodable(_cut(message, _MOST))}
+    if place := _raised_at(first) or _raised_at(problem):
         told |= {"raised_at": encodable(place)}
     return told
 
 
-def _message(text: str) -> str:
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _first_cause(problem: BaseException) -> BaseException:
+    """Return the exception that this one was raised from, as ``raise ... from`` says, or itself."""
+    for _ in range(_MOST_CAUSES):
+        if problem.__cause__ is None:
+            break
+        problem = problem.__cause__
+    return problem
+
+
+def _message(problem: BaseException) -> str:
     """Return the first line; of torch's errors of NCCL, what NCCL itself said stands before it."""
+    try:
+        text = str(problem).strip()
+    except Exception:  # of the program's own class
+        return ""
     first = text.partition("\n")[0]
     said = text.partition(_OF_NCCL)[2].strip().partition("\n")[0]
     return f"{said} ({first})" if said else first
@@ -119,7 +137,7 @@ def _tell(problem: BaseException, **more: str) -> None:
             number, texts = next(_numbers), _told(problem) | more
             journal.texts[number] = texts
             if not more:  # a launcher may kill the ranks that are left before the log's thread has written the texts
-                core.leave_words(json.dumps(texts | {"message": texts["message"][:_MOST_LEFT]}).encode())
+                core.leave_words(json.dumps(texts | {"message": _cut(texts["message"], _MOST_LEFT)}).encode())
             core.push("thread.exception" if more else "python.exception", texts=number)
 
 

@@ -110,7 +110,12 @@ def test_unequal_counts_are_refused(tmp_path: Path) -> None:
 def test_unequal_sizes_are_refused(tmp_path: Path, version: str) -> None:
     """One segment of 32 MiB on rank 0 and of 64 MiB on rank 1: both ranks raise, and NCCL is not called."""
     run = case("unequal_sizes", tmp_path, version=version)
-    assert_refused(run, "RegistrationMismatch", f"rank 0 wants '{32 * MB} bytes'", f"rank 1 wants '{64 * MB} bytes'")
+    assert_refused(
+        run,
+        "RegistrationMismatch",
+        f"rank 0 wants 'a segment of {32 * MB} bytes'",
+        f"rank 1 wants 'a segment of {64 * MB} bytes'",
+    )
     assert_nothing_registered(run)
     assert len(run.events("agreement.mismatch")) == 2
 
@@ -118,7 +123,13 @@ def test_unequal_sizes_are_refused(tmp_path: Path, version: str) -> None:
 def test_different_sizes_in_opposite_order_are_refused(tmp_path: Path) -> None:
     """Segments of 32 and 64 MiB in opposite order: both ranks raise with the first entry that differs."""
     run = case("opposite_order", tmp_path)
-    assert_refused(run, "RegistrationMismatch", "entry 1:", f"rank 0 wants '{32 * MB}", f"rank 1 wants '{64 * MB}")
+    assert_refused(
+        run,
+        "RegistrationMismatch",
+        "entry 1:",
+        f"rank 0 wants 'a segment of {32 * MB}",
+        f"rank 1 wants 'a segment of {64 * MB}",
+    )
     assert_nothing_registered(run)
 
 

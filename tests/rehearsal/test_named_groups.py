@@ -58,7 +58,10 @@ def test_ranks_that_differ_are_named_by_the_job(sizes: Rehearsal) -> None:
     kind, text = errors(sizes, (2, 3))
     assert kind == "RegistrationMismatch"
     assert "(group tp_1, ranks 2, 3): the ranks differ" in text
-    assert "rank 2 (0 of tp_1) wants '33554432 bytes'; rank 3 (1 of tp_1) wants '67108864 bytes'" in text
+    assert (
+        "rank 2 (0 of tp_1) wants 'a segment of 33554432 bytes'; rank 3 (1 of tp_1) wants 'a segment of 67108864 bytes'"
+        in text
+    )
 
 
 def test_a_group_of_a_mesh_is_called_by_its_dimension_unless_it_may_be_another(tmp_path: Path) -> None:

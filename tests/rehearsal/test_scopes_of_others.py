@@ -46,7 +46,7 @@ def test_ranks_that_differ_raise_alike(tmp_path: Path) -> None:
     run = play(tmp_path, "unlike")
     texts = {run.facts(rank)["raised"] for rank in (0, 1)}
     assert len(texts) == 1
-    assert "rank 0 wants '16777216 bytes'; rank 1 wants '25165824 bytes'" in texts.pop()
+    assert "rank 0 wants 'a segment of 16777216 bytes'; rank 1 wants 'a segment of 25165824 bytes'" in texts.pop()
     assert run.events("register.window", 0) == []
 
 

@@ -16,7 +16,7 @@ REASONS = {
     "not_registered": ("not_registered", "pool 'shared', but in no window of group 1"),
     "other_device": ("other_device", "the tensor is on cuda:"),
     "outside": ("outside", "ends outside it"),
-    "mismatch": ("mismatch", "rank 0 wants '67108864 bytes'; rank 1 wants '100663296 bytes'"),
+    "mismatch": ("mismatch", "rank 0 wants 'a segment of 67108864 bytes'; rank 1 wants 'a segment of 100663296 bytes'"),
     "timeout": ("timeout", "rank 1 did not come"),
 }
 

@@ -37,7 +37,8 @@ RULES = {
         "error",
         "The ranks of a communicator made different calls under one number.",
         "Compare what the named ranks do before that call, because all ranks of a group have to make the same calls; "
-        "`tracehook audit --flight-recorder` prints the line of each call.",
+        "if the job had TORCH_FR_DUMP_TEMP_FILE, `tracehook audit DIR --flight-recorder DUMPS` prints the line of each "
+        "call.",
         "always",
     ),
     "rank-failed": (

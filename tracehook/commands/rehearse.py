@@ -237,7 +237,7 @@ def _played(nccl: str, memory: str, gpu: str, values: str) -> dict[str, str]:
         except settings.SettingError as problem:
             raise typer.BadParameter(f"--memory {memory!r}: {problem}") from None
         if size % (1 << 30):
-            raise typer.BadParameter(f"--memory {memory!r}: expected whole GiB")
+            raise typer.BadParameter(f"--memory {memory!r}: expected whole GiB, such as 80GiB")
         out["TRACEHOOK_EMU_MEMORY_GB"] = str(size >> 30)
     if values:
         try:

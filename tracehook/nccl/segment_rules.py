@@ -137,9 +137,13 @@ def refusals(environment: Mapping[str, str]) -> list[SegmentRule]:
 
 
 def _installed(name: str, offered: Iterable[Any]) -> list[LeaveOut]:
-    points = [point for point in offered or metadata.entry_points(group=GROUP) if point.name == name]
+    there = list(offered or metadata.entry_points(group=GROUP))
+    points = [point for point in there if point.name == name]
     if len(points) != 1:
-        raise LookupError(f"{'no' if not points else 'more than one'} installed package has it under {GROUP}")
+        built_in = (ALL, NO_GRAPH_POOLS, NO_PAUSABLE, f"{FROM}SIZE", OWN_ALLOCATORS)
+        known = ", ".join([*built_in, *sorted({point.name for point in there})])
+        many = "no" if not points else "more than one"
+        raise LookupError(f"{many} installed package has it under {GROUP}; expected one of {known}")
     found = points[0].load()
     rules = [found] if isinstance(found, LeaveOut) else list(found)
     if not all(isinstance(rule, LeaveOut) for rule in rules):

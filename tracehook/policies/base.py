@@ -20,7 +20,7 @@ from tracehook.nccl.effect import Threshold as Threshold  # what `pays` returns
 class Answer(Enum):
     """Where the memory comes from.
 
-    SHARED: from the one pool of the device that all groups share.
+    SHARED: from the pool of the device that all groups of the same ranks share.
     ISOLATED: from a pool that only this group (or this set of groups) uses.
     NONE: from ordinary memory, without a pool of ours and without a window.
     """

@@ -25,7 +25,8 @@ from tracehook.symmetric_memory.surroundings import surroundings
 REGISTER = "register windows"
 Make = Callable[[], tuple[int, int | None]]
 _ADVICE = {
-    REGISTER: "Let the ranks allocate alike; tracehook.trim(group), on all ranks, gives back what is not used alike. "
+    REGISTER: "Let the ranks allocate alike: tensors of the same sizes, in one order. A segment may be larger than its "
+    "tensor; one of 1 to 10 MiB takes 20 MiB. tracehook.trim(group), on all ranks, gives back what is not used alike. "
     "If threads open scopes at the same time, set SYMM_REGISTER_POLICY=isolated on all ranks",
     REGISTER_OTHER: "Let all ranks register the same sizes in one order; what each rank chooses by itself, as in "
     "tuning or warm-up, has to be one choice for all",
@@ -92,7 +93,8 @@ class GroupWindows(GroupRanks):
         try:
             with Fence(communicator) as fence:
                 position = fence.position(ends)
-                entries = [f"{sizes[segment]} bytes" for segment in wanted]
+                noun = "a segment of " if topic == REGISTER else ""
+                entries = [f"{noun}{sizes[segment]} bytes" for segment in wanted]
                 self._compare(communicator, fence, topic, entries, position, more)
                 return self._register(communicator, fence, wanted, position) if wanted else 0
         finally:

@@ -1,6 +1,6 @@
 -- severity: error
 -- sentence: In a rehearsal, ranks waited for a rank that did not come, and the rehearsal ended the job.
--- advice: Look at what the rank that did not come did instead; if it was only slow, raise --hang-timeout.
+-- advice: Look at what the rank that did not come did instead, or left out before; for a rank that is only slow, raise --hang-timeout.
 -- divergence: always
 -- needs: rehearsal.hang
 -- The sentence is the rehearsal's own, which knows the keys of communicators; the logs of the ranks know the groups.

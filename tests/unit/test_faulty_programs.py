@@ -56,3 +56,9 @@ def test_no_innocent_rank_is_named_first(faults: tuple[str, ...], transfers: int
     if transfers > 128:
         assert said["forgotten"] + said["nothing"] == 0, said
         assert said["right"] >= LEAST_NAMED_OF_LARGER[faults] * (said["right"] + said["undecidable"]), said
+
+
+@pytest.mark.parametrize("seed", [500540, 702387])
+def test_what_a_rank_called_behind_the_call_in_which_it_waits_accuses_it_of_nothing(seed: int) -> None:
+    """Its host ran ahead, to the end of a loop that was longer than before."""
+    assert verdict(seed, MORE_FAULTS, 1000) == "undecidable of two"

@@ -11,11 +11,11 @@ from unittest.mock import Mock
 import pytest
 from support import watched
 
-from tracehook.audit.alive import own_host
 from tracehook.audit.live import Follower
 from tracehook.audit.live_process import QUIET_AFTER, State
 from tracehook.commands import watch_table
 from tracehook.log import growing, tables
+from tracehook.log.folders import own_host
 from tracehook.log.lines import LONGEST_LINE
 
 BEGIN = {"event": "trace.begin", "schema": "1.2", "t_ns": 10**9, "time": "2026-11-21T14:28:11+00:00", "pid": 10}

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tracehook.audit.alive import own_host
 from tracehook.audit.summary import launchers, summarise
 from tracehook.log import records, tables
+from tracehook.log.folders import own_host
 from tracehook.log.reader import ProcessLog
 
 X, Y = 1, 2

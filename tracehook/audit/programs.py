@@ -106,7 +106,7 @@ def culprits(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Seque
     for narrowed in (_differing, odd_ones):
         suspects = narrowed(job, suspects) or suspects
     if 1 < len(suspects) <= _MOST_RANKS:
-        suspects = _departing(job, suspects, _open_since(job, waiting)) or suspects
+        suspects = _departing(job, suspects, _open_since(job, waiting), waiting) or suspects
     makes = [wait for its in waiting.values() for wait in its if wait.step.kind == MADE]
     if 1 < len(suspects) <= _MOST_RANKS and makes:
         all_go_on = [each for each in suspects if not waits_without(job, each)]
@@ -152,11 +152,18 @@ def _differing(job: Callers, suspects: Sequence[Caller]) -> list[Caller]:
     return differing
 
 
-def _departing(job: Callers, suspects: Sequence[Caller], since: Mapping[int, int]) -> list[Caller]:
+def _departing(
+    job: Callers, suspects: Sequence[Caller], since: Mapping[int, int], waiting: Mapping[int, Sequence[Wait]]
+) -> list[Caller]:
     """Return who of the suspects departs from what it did before, if nobody departs who is none of them.
 
-    Nobody does if one of them no longer remembers all calls in which that may be.
+    Nobody does if one of them no longer remembers all calls in which that may be. What a rank called behind the call in
+    which its device waits holds nobody up.
     """
+    on_devices = {
+        number: [wait for wait in its if wait.step.kind not in (MADE, HOST)] for number, its in waiting.items()
+    }
+    until = {number: max(wait.step.call.order for wait in its or waiting[number]) for number, its in on_devices.items()}
     if any(each.remembered_since > since[each.number] + 1 for each in suspects):
         return []
     others = [each for each in job.processes if each not in suspects][:_MOST_RANKS]
@@ -165,7 +172,9 @@ def _departing(job: Callers, suspects: Sequence[Caller], since: Mapping[int, int
         if seen == 1 and any(each.remembered_since for each in suspects):
             continue
         departing = [
-            each for each in suspects if _departures(each, since[each.number], context, seen, once=True) - innocent
+            each
+            for each in suspects
+            if _departures(each, since[each.number], context, seen, until.get(each.number, 1 << 62)) - innocent
         ]
         if 0 < len(departing) < len(suspects):
             return departing
@@ -196,10 +205,13 @@ def _open_since(job: Callers, waiting: Mapping[int, Sequence[Wait]]) -> dict[int
     return since
 
 
-def _departures(process: Caller, since: int, context: int, seen: int, once: bool = False) -> set[tuple[Token, Token]]:
+def _departures(
+    process: Caller, since: int, context: int, seen: int, until: int | None = None
+) -> set[tuple[Token, Token]]:
     """Return the calls where a process did another thing than always before after the same calls, and no new thing.
 
-    `once`: and did not do so again later, as the first step of a schedule is done again in the next one.
+    `until`: up to that place in its order, and did not do so again later, as the first step of a schedule is done again
+    in the next one.
     """
     found = set()
     steps = [step for step in process.in_order if step.call.order >= process.remembered_since][-_LOOKED_AT:]
@@ -208,9 +220,10 @@ def _departures(process: Caller, since: int, context: int, seen: int, once: bool
     for at, token in enumerate(tokens):
         same = [0, *(same[place] + 1 if tokens[place] == tokens[at - 1] else 0 for place in range(at - 1))]
         alike = sorted(same[:at])[-seen:][0] if at >= seen else 0
-        if steps[at].call.order > since and alike >= context and token in tokens[:at]:
+        is_open = since < steps[at].call.order <= (1 << 62 if until is None else until)
+        if is_open and alike >= context and token in tokens[:at]:
             followed = {tokens[place] for place in range(at) if same[place] >= alike}
-            is_habit = once and any(
+            is_habit = until is not None and any(
                 tokens[place] == token and tokens[place - context : place] == tokens[at - context : at]
                 for place in range(at + 1, len(tokens))
             )

@@ -130,16 +130,31 @@ def test_watch_needs_no_database():
 
 def test_ranks_in_the_end_of_their_last_communicator_stand_still_behind_their_calls(tmp_path):
     """They ran ahead, and wait in dist.destroy_process_group(): no slot has their calls any more, but their logs do."""
+    watch = live_waits.LiveWaits()
+    watch.look(_two_ranks, GrowingDirectory(tmp_path), 0.0)
+    assert [(hang.waiting, hang.missing, hang.seconds) for hang in watch.hangs] == [(["rank 0"], ["rank 1"], 9.0)]
+
+
+def _two_ranks():
+    """Return two ranks, of which the second one made a call less."""
     made = [Call(number, ALL_REDUCE, 1024, -1, number + 1, number + 1) for number in range(2)]
-    job = {
+    return {
         f"rank {rank}": live_waits.Running(
             *(rank, 1000 + rank, False, 10 * SECOND),
             {"world": counted("world", 1, rank, 2, made[: 2 - rank])},
-            {},
-            frozenset(),
+            *({}, frozenset(), (), True),
         )
         for rank in (0, 1)
     }
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_who_did_not_come_is_asked_every_ten_seconds_if_it_answers(answers, tmp_path, monkeypatch):
+    """Who waits in NCCL is not asked. One that somebody stopped would hold up each look for seconds."""
+    asked = []
+    monkeypatch.setattr(live_waits, "ask_rings", lambda rings, _: asked.append(list(rings)) or list(rings) * answers)
+    monkeypatch.setattr(GrowingDirectory, "ring", lambda _, name: tmp_path / f"{name}.ring")
     watch = live_waits.LiveWaits()
-    watch.look(lambda: job, GrowingDirectory(tmp_path), 0.0)
-    assert [(hang.waiting, hang.missing, hang.seconds) for hang in watch.hangs] == [(["rank 0"], ["rank 1"], 9.0)]
+    for seconds in (0, 3, 6, 9, 12, 15):
+        watch.look(_two_ranks, GrowingDirectory(tmp_path), float(seconds))
+    assert asked == [[tmp_path / "rank 1.ring"], [tmp_path / "rank 1.ring"] if answers else []]

@@ -79,6 +79,11 @@ class Step(NamedTuple):
         return self.role, self.call.what, self.call.elements, self.call.root if not self.is_transfer else -1
 
 
+def name_of(rank: int | None, pid: int | None) -> str:
+    """Return what to call a process."""
+    return f"rank {rank}" if rank is not None else f"pid {pid}"
+
+
 @dataclass(eq=False)
 class Caller:
     """One process. Times: nanoseconds since the job began; None: not known."""
@@ -132,7 +137,7 @@ class Caller:
     @property
     def name(self) -> str:
         """What to call it."""
-        return f"rank {self.rank}" if self.rank is not None else f"pid {self.pid}"
+        return name_of(self.rank, self.pid)
 
     @property
     def was_ended(self) -> bool:

@@ -1,7 +1,7 @@
 """Logs that are still being written: what is new in a directory since the last look.
 
 Reads files only, and looks for no process. What a process has not written yet is seen in the header of its ring, as a
-number. Only if ranks hang, those that wait in no call are asked for their stacks.
+number. Only if ranks hang, the watch asks the processes that wait in no call for their stacks (:mod:`live_waits`).
 """
 
 from __future__ import annotations

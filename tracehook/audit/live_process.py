@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tracehook.audit.alive import lives
+from tracehook.audit.called import name_of
 from tracehook.audit.group import KNOWN, NAMED, NamedGroup, group_in, known_in
 from tracehook.audit.live_waits import Running
 from tracehook.audit.summary import Summary
@@ -68,7 +69,7 @@ class Process:
     @property
     def name(self) -> str:
         """What to call it, as the audit does."""
-        return f"pid {self.summary.pid}" if self.summary.rank is None else f"rank {self.summary.rank}"
+        return name_of(self.summary.rank, self.summary.pid)
 
     @property
     def last_ns(self) -> int | None:

@@ -2,7 +2,8 @@
 
 A rank that is ahead for a moment is no hang: it counts once its process has made no call for a while.
 
-Of those for which others wait, the calls do not tell what they do: they are asked for their stacks, now and then.
+A rank that did not come and waits in no call may do anything. So the watch asks its process for the stacks of its
+threads, and again every ten seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tracehook.audit import blame, semaphores
-from tracehook.audit.called import COLLECTIVE, Caller, Callers, Wait, by_process
+from tracehook.audit.called import COLLECTIVE, Caller, Callers, Wait, by_process, name_of
 from tracehook.audit.finding import ProgramPlace
 from tracehook.audit.host_waits import AGREEMENT
 from tracehook.audit.stacks import place_of
@@ -53,11 +54,6 @@ class Running(NamedTuple):
     agreeing: frozenset[str]  # communicators in whose agreements it waits
     groups: Sequence[tuple[list[int], bool]] = ()  # of torch: their global ranks, and whether their backend is NCCL
     is_here: bool = False  # on this host
-
-    @property
-    def name(self) -> str:
-        """What to call it, as :class:`~tracehook.audit.called.Caller` does."""
-        return f"rank {self.rank}" if self.rank is not None else f"pid {self.pid}"
 
 
 class Hang(NamedTuple):
@@ -109,9 +105,8 @@ class LiveWaits:
         self._seen = {name: seen for name, seen in self._seen.items() if name in job}
         still = self._those_still(job)
         agreeing = {name: process.agreeing for name, process in job.items() if process.agreeing}
-        is_to_be_asked = bool(self.hangs) and now - self._asked_at >= _ASK_EVERY
         took = 0.0
-        if still and (self._seen, set(still), agreeing) == self._known and not is_to_be_asked:
+        if still and (self._seen, set(still), agreeing) == self._known and not self._asks(now):
             self.hangs = [hang._replace(seconds=hang.seconds + now - self._at) for hang in self.hangs]
         else:
             if still:
@@ -123,21 +118,24 @@ class LiveWaits:
             self.hangs = _hangs(self._callers(job, logs), quiet) if still else []
             self._known = (dict(self._seen), set(still), agreeing)
             took = time.monotonic() - begin
-            if self._ask({name: job[name] for name in still}, logs, now):
-                self.hangs = _hangs(self._callers(job, logs), quiet)
+            if self._asks(now):
+                self._asked_at = now
+                if self._ask({name: job[name] for name in still}, logs):
+                    self.hangs = _hangs(self._callers(job, logs), quiet)
         self._at = now
         self._next = now + max(_LOOK_EVERY, _SHARE * (took or time.monotonic() - begin))
 
-    def _ask(self, still: Mapping[str, Running], logs: GrowingDirectory, now: float) -> bool:
+    def _asks(self, now: float) -> bool:
+        """Whether ranks wait, and the last question is long enough ago."""
+        return bool(self.hangs) and now - self._asked_at >= _ASK_EVERY
+
+    def _ask(self, still: Mapping[str, Running], logs: GrowingDirectory) -> bool:
         """Have processes write their stacks that wait in no call while others wait; return whether one did."""
-        if not self.hangs or now - self._asked_at < _ASK_EVERY:
-            return False
-        self._asked_at = now
         waiting = {name for hang in self.hangs for name in hang.waiting if not hang.is_on_host}
         rings = {}
         for name, process in still.items():
             ring = logs.ring(name) if process.is_here and name not in self._mute else None
-            if ring is not None and process.name not in waiting:
+            if ring is not None and name_of(process.rank, process.pid) not in waiting:
                 rings[Path(ring)] = name
         told = ask_rings(rings, _PATIENCE)
         self._mute |= {name for ring, name in rings.items() if ring not in told}

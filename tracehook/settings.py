@@ -138,7 +138,7 @@ class Settings:
     """What the environment said when the process started. Frozen: read once, by :func:`from_environment`."""
 
     hook: bool = _setting(
-        "SYMM_REGISTER_HOOK", False, _flag, "1: start at `import torch`, with no change to the script"
+        "SYMM_REGISTER_HOOK", False, _flag, "1: start at `import torch`, with no change to the script", shown="0"
     )
     log: Path | None = _setting(
         "SYMM_REGISTER_LOG",

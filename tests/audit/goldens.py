@@ -199,7 +199,7 @@ GOLDENS: tuple[Golden, ...] = (
     # --- what a rehearsal itself says ---
     Golden("rule-broken", "a communicator is destroyed while memory is registered with it", "breaks_a_rule.py",
            ("rule-broken",), ranks=1, broken=("C4",)),
-    _planted("ranks-hung", "skip 1 3", "ranks-hung", "rank-missing", "no-end",
+    _planted("ranks-hung", "skip 1 3", "rank-missing", "ranks-hung", "no-end",
              until="60 SIGTERM", hang=3, cause="rank 1 skips an all_reduce of its TP group; the rehearsal ends it"),
 
     # --- peers that map each other's memory ---

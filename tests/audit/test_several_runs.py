@@ -62,7 +62,7 @@ def test_two_jobs(logs: Path) -> None:
     done = Audit(logs)
     assert (done.status, len(done.err.splitlines())) == (CLEAN, 1), done
     assert "job [red]other[/], 2 ranks" in done.out
-    told = "[red]other[/] (b.py, began 2036-11-21T12:00:00 UTC, ranks 0-1)"
+    told = "[red]other[/] (b.py, began 2036-11-21T12:00:00 UTC, ranks 0, 1)"
     assert all(word in done.err for word in (told, "left out: clean (clean.py", "--job")), done
     assert "job clean, 2 ranks" in Audit(logs, "--job", "clean").out
     assert "job [red]other[/], 2 ranks" in Audit(logs, "--job", "[red]other[/]").out
@@ -125,7 +125,7 @@ def test_the_jobs_of_a_directory(logs: Path) -> None:
     _copy_as(logs, 5, **OTHER)
     done = CliRunner().invoke(app, ["jobs", str(logs)])
     assert done.exit_code == 0
-    assert " ".join(done.stdout.splitlines()[1].split()) == "other 2036-11-21T12:00:00 UTC b.py, ranks 0-1"
+    assert " ".join(done.stdout.splitlines()[1].split()) == "other 2036-11-21T12:00:00 UTC b.py, ranks 0, 1"
     found = json.loads(CliRunner().invoke(app, ["jobs", str(logs), "--json"]).stdout)
     assert found["version"] == 1
     assert [job["id"] for job in found["jobs"]] == ["clean", "other"]

@@ -207,20 +207,26 @@ def test_of_two_groups_in_the_opposite_order_the_rank_that_differs_from_most_is_
 
 
 def test_a_culprit_comes_before_the_waits_that_a_rehearsal_saw():
-    """Of a circle a rehearsal sees who waits for whom, and its order accuses nobody: the calls tell who is wrong."""
+    """It sees who waits for whom, and the most telling wait first; the calls before tell who is wrong."""
     step = ["tp", "cp", "tp", "cp", "world"]
     circle = job(6, pairs(6), lambda rank: step + (["cp", "tp"] if rank == 3 else ["tp", "cp"]))
+    seen = [Finding("ranks-hung", "error", "", (2, 3), None, None, SECOND // 2 + place, None) for place in range(2)]
 
-    def first(made: Callers, missing: int) -> Finding:
-        seen = [Finding("ranks-hung", "error", "", (missing, 3), None, None, SECOND // 2, None)]
-        return in_order([*seen, *order.after_hang(made, seen, blame.findings(made))])[0]
+    def told(made: Callers) -> list[Finding]:
+        concluded = blame.findings(made)
+        return in_order([*order.before_hangs(seen, concluded), *concluded])
 
-    assert (first(circle, 2).rule, first(circle, 2).ranks[0]) == ("rank-missing", 3)
-    both = ["tp", "cp"]
-    alike = job(2, pairs(2), lambda rank: [*both, "cp", "tp"] if rank else [*both, "tp", "cp", "tp"])
-    assert "wait for each other, and their calls cannot tell" in first(alike, 0).message
-    absent = job(2, pairs(2), lambda rank: both if rank else [*both, "tp"])
-    assert first(absent, 1).rule == "ranks-hung"  # rank 1 waits nowhere
+    named, first, second = told(circle)
+    assert (named.rule, named.ranks[0]) == ("rank-missing", 3)
+    assert second.ns == (first.ns or 0) + 1
+    assert (first.rule, second.rule) == ("ranks-hung", "ranks-hung")
+
+
+def test_the_waits_that_a_rehearsal_saw_stay_first_if_the_calls_name_nobody():
+    """Ranks ran too far ahead, or have no log."""
+    seen = [Finding("ranks-hung", "error", "", (2, 3), None, None, SECOND // 2, None)]
+    nobody = Finding("rank-missing", "error", "", (), None, None, SECOND, None)
+    assert order.before_hangs(seen, [nobody]) == order.before_hangs(seen, []) == seen
 
 
 def test_a_hang_comes_after_the_refused_call_that_caused_it():

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tracehook.audit.finding import Finding, cause_of, first_finding, fold, in_order, is_divergence, ranges
+from tracehook.audit.finding import Finding, cause_of, first_finding, fold, in_order, is_divergence
+from tracehook.log.text import ranges_of, told_ranges
 
 
 def found(message: str, *ranks: int, rule: str = "a", **more: object) -> Finding:
@@ -55,7 +56,7 @@ def test_what_a_rank_did_twice_stays_two() -> None:
 )
 def test_ranks_are_named_in_runs(ranks: list[int], text: str) -> None:
     """Runs of three and more."""
-    assert ranges(ranks) == text
+    assert told_ranges(ranges_of(ranks), most=None) == text
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from tracehook.audit import blame, live_waits, order, semaphores
+from tracehook.audit import blame, live_waits, semaphores
 from tracehook.audit.called import Callers
-from tracehook.audit.finding import Finding, in_order
 from tracehook.audit.waits import waits
 from tracehook.log.calls import READ, SIGNAL, WAIT, Call, Calls, Partner, fields_of, parse
-from unit.test_blame import ALL_REDUCE, SECOND, caller, counted
+from unit.test_blame import ALL_REDUCE, caller, counted
 
 Act = tuple[object, ...]  # see CODES: with the peer, channel and stream; or into NCCL: "all", or "pair" of the last two
 Program = Callable[[int], Sequence[Act]]
@@ -184,23 +183,6 @@ def test_the_watch_tells_each_wait_and_names_the_group() -> None:
     ]
     read = "read a tensor of rank 0 by PeerTensor.get(), which sends no signal"
     assert hangs[0].call == f"PeerGroup.wait for signal 1 of rank 1 (rank 1 sent none, and {read})"
-
-
-def test_what_a_rehearsal_says_of_nccl_does_not_come_before_the_signal_that_is_owed() -> None:
-    """It saw that rank 0 did not come to a barrier, and not that rank 0 waits for a signal of rank 1."""
-    job = peers(2, lambda rank: [("wait", 1)] if rank == 0 else [("all",)])
-    seen = [
-        Finding("ranks-hung", "error", "rank 0 did not come", (0, 1), "world", None, SECOND // 2, None, "", "always")
-    ]
-    concluded = order.after_hang(job, seen, blame.findings(job))
-    assert in_order([*seen, *concluded])[0].rule == "rank-missing"
-    plain = peers(2, lambda rank: [("all",)] * rank)
-    assert in_order([*seen, *order.after_hang(plain, seen, blame.findings(plain))])[0].rule == "ranks-hung"
-    downstream: list[list[Act]] = [[("wait", 1)], [("pair",)], []]
-    third = peers(3, downstream.__getitem__)
-    (named, *_) = order.after_hang(third, seen, blame.findings(third))
-    assert named.ranks[0] == 2
-    assert in_order([*seen, named])[0] is named  # rank 0 waits, and so does the one for whose signal it waits
 
 
 def test_a_damaged_line_that_has_a_signal_among_its_collectives_is_no_wait() -> None:

@@ -54,7 +54,7 @@ def test_the_types_of_the_status_are_its_names() -> None:
         ("--version", 0, f"tracehook {tracehook.__version__} (Python "),
         ("doctor", 1, "not installed: tracehook reads logs here; to follow a job, install torch"),
         ("tune", 2, "tracehook: this command needs torch, and torch is not installed; expected torch 2.11 or later"),
-        ("jobs {logs}", 0, "ranks 0-1"),
+        ("jobs {logs}", 0, "ranks 0, 1"),
         ("summary {logs}", 0, "2 processes"),
         ("audit {logs}", 0, "Clean"),
     ],

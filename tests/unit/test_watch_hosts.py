@@ -229,7 +229,7 @@ def test_a_host_that_comes_into_trouble_is_one_line(job, monkeypatch, capsys):
     follower = job.follow()
     text = said(follower, job, (), (4, 5, 7), (4, 5, 7), monkeypatch=monkeypatch, capsys=capsys)
     assert "12 processes on 3 hosts: 12 running" in text
-    assert text.count("node1: ranks 4-5, 7 silent 6 s, of 4 processes\n") == 1
+    assert text.count("node1: ranks 4, 5, 7 silent 6 s, of 4 processes\n") == 1
     assert text.count("node") == 2
     assert "rank 2 on node0: NCCL refused to register" in text
 

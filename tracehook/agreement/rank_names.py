@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MOST_RUNS = 8  # of ranks of the job: those of a group may all stand apart, and those in the group do not
+from tracehook.log.text import plural, ranges_of, ranks_in_words, told_ranges
 
 
 class RankNames(NamedTuple):
@@ -18,14 +17,15 @@ class RankNames(NamedTuple):
     def named(self, ranks: Sequence[int]) -> str:
         """Name ranks of the group by those of the job: ``ranks 4, 5 (0, 1 of tp_1)``."""
         if not self.ranks:
-            return f"{_rank(ranks)} {runs(ranks)}"
+            return f"{plural(len(ranks), 'rank')} {_all(ranks)}"
         of_job = [self.ranks[rank] for rank in ranks]
-        beside = f" ({runs(ranks)} of {self.group})" if of_job != list(ranks) else ""
-        return f"{_rank(ranks)} {runs(of_job, MOST_RUNS)}{beside}"
+        beside = f" ({_all(ranks)} of {self.group})" if of_job != list(ranks) else ""
+        # Ranks of the job may all stand apart, where those in the group do not.
+        return f"{plural(len(ranks), 'rank')} {told_ranges(ranges_of(of_job))}{beside}"
 
     def described(self, ranks: int) -> str:
         """Return the group, which has so many ranks, and who they are where the job counts otherwise."""
-        who = f"{_rank(self.ranks)} {runs(sorted(self.ranks), MOST_RUNS)}" if self.ranks else f"{ranks} ranks"
+        who = ranks_in_words(self.ranks) if self.ranks else f"{ranks} ranks"
         return f"group {self.group}, {who}"
 
 
@@ -38,13 +38,5 @@ def of_group(name: str, desc: str | None, ranks: int, members: Sequence[int]) ->
 NOBODY = RankNames()  # of a communicator that no group stands for
 
 
-def _rank(ranks: Sequence[int]) -> str:
-    return "rank" if len(ranks) == 1 else "ranks"
-
-
-def runs(ranks: Sequence[int], most: int | None = None) -> str:
-    """Return numbers with runs of three and more as ``4-7``; at most so many runs."""
-    runs = [[rank for _, rank in run] for _, run in itertools.groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
-    shown, more = runs[:most], sum(map(len, runs[most:])) if most else 0
-    told = (f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in shown)
-    return ", ".join(told) + (f" and {more} more" if more else "")
+def _all(ranks: Sequence[int]) -> str:
+    return told_ranges(ranges_of(ranks), None)

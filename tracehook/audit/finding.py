@@ -14,8 +14,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import NamedTuple
+
+from tracehook.log.text import ranks_in_words
 
 WAITS = ("rank-missing", "ranks-hung")
 DIFFER = ("calls-differ", "rule-broken")
@@ -87,7 +88,7 @@ def _one(alike: Sequence[Finding]) -> Finding:
         return first
     ranks = tuple(sorted(finding.ranks[0] for finding in alike))
     spans = iter([_span(values) for values in zip(*(_OWN.findall(one.message) for one in alike), strict=True)])
-    message = _OWN.sub(lambda _: next(spans), _without_rank(first, f"ranks {ranges(ranks)}"))
+    message = _OWN.sub(lambda _: next(spans), _without_rank(first, ranks_in_words(ranks)))
     message = _VERB.sub(lambda found: f"{found[1]} {_VERBS[found[2]]}", message)
     return replace(first, message=message, ranks=ranks, calls=tuple(call for one in alike for call in one.calls))
 
@@ -100,18 +101,6 @@ def _span(values: Iterable[str]) -> str:
     if " at 0x" in known[0]:
         return ""
     return f"{min(known, key=float)}-{max(known, key=float)}"
-
-
-def named(ranks: Sequence[int]) -> str:
-    """Return ranks, which ascend, as ``rank 3`` or ``ranks 0-3, 7, 8``."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
-
-
-def ranges(ranks: Sequence[int]) -> str:
-    """Return ranks, which ascend, as ``0-3, 7, 8``: runs of three and more are cut short."""
-    begins = [0, *(place for place, (one, other) in enumerate(pairwise(ranks), 1) if other > one + 1), len(ranks)]
-    runs = [ranks[begin:end] for begin, end in pairwise(begins)]
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 _LAST = 1 << 62

@@ -5,35 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tracehook.audit import semaphores
 from tracehook.audit.called import Callers
-from tracehook.audit.finding import UNDECIDED, Finding
-from tracehook.audit.waits import waits
+from tracehook.audit.finding import Finding
 
 _SECOND = 1_000_000_000
 
 
-def after_hang(job: Callers, seen: Iterable[Finding], concluded: Sequence[Finding]) -> list[Finding]:
-    """Return what we conclude of ranks that wait, not before the hang that a rehearsal itself saw: it knew more.
+def before_hangs(seen: Iterable[Finding], concluded: Sequence[Finding]) -> list[Finding]:
+    """Return what was seen; the waits that a rehearsal saw come after what we conclude of them.
 
-    But of signals of peers it knows nothing: a finding stays if it first names a rank that waits for one, or owes it.
-    And if the first rank that it names waits, too, or has no name, another culprit, or that nobody can tell, stays.
+    It saw who waits for whom. Who is wrong, the calls before tell.
     """
-    hangs = [each for each in seen if each.rule == "ranks-hung" and each.ns is not None]
-    unnamed = {each.comm for each in hangs if not each.ranks}  # it knew nothing of a rank that did not come there
-    began = min((each.ns or 0 for each in hangs), default=0)
-    waited = waits(job) if began else []
-    of_signals = {each.rank for wait in waited if semaphores.is_unsent(wait) for each in (wait.process, *wait.missing)}
-    waiting = {wait.process.rank for wait in waited}
-    named_first = [each.ranks[0] for each in hangs if each.ns == began and each.ranks and each.ranks[0] in waiting]
-
-    def placed(found: Finding) -> Finding:
-        is_other = named_first and (found.ranks[:1] != tuple(named_first[:1]) or UNDECIDED in found.message)
-        if began and found.ranks and (is_other or found.comm in unnamed or found.ranks[0] in of_signals):
-            return replace(found, ns=min(found.ns or began, began - 1))
-        return replace(found, ns=max(found.ns, began + 1)) if found.ns is not None else found
-
-    return [placed(each) if each.rule == "rank-missing" else each for each in concluded]
+    out = list(seen)
+    latest = max((each.ns or 0 for each in concluded if each.rule == "rank-missing" and each.ranks), default=0)
+    began = min((each.ns for each in out if each.rule == "ranks-hung" and each.ns is not None), default=0)
+    later = max(0, latest + 1 - began) if latest else 0
+    return [
+        replace(each, ns=each.ns + later) if each.rule == "ranks-hung" and each.ns is not None else each for each in out
+    ]
 
 
 def after_refusals(seen: Iterable[Finding]) -> list[Finding]:

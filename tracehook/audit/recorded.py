@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from tracehook.audit.called import Caller, Callers, Step
-from tracehook.audit.finding import Finding, named
+from tracehook.audit.finding import Finding
 from tracehook.audit.flight_recorder import Dump, DumpError, Frame, Recorded, RecordedGroup, find_dumps, read_dump
 from tracehook.log.calls import Call
+from tracehook.log.text import ranks_in_words
 
 _LATE_NS = 2_000_000_000  # a last call is noted to a tenth of a second
 # What torch calls one collective of NCCL. `_coalesced`: one for each tensor.
@@ -218,7 +219,7 @@ class Join:
                 finding = each.finding
                 moment = f" at {finding.ns / _SECOND:.3f} s" if finding.ns is not None else ""
                 out.append(f"{finding.rule}{moment}, in the program:")
-            out.append(f"  {named(each.ranks)}, {each.call} ({each.told})")
+            out.append(f"  {ranks_in_words(each.ranks)}, {each.call} ({each.told})")
             out += [f"    {frame.function}, {frame.file}:{frame.line}" for frame in each.frames]
             out += (
                 []

@@ -11,11 +11,11 @@ from itertools import groupby, takewhile, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracehook.audit.finding import DIFFER, OUTSIDE, WAITS, Finding, ProgramPlace, named
+from tracehook.audit.finding import DIFFER, OUTSIDE, WAITS, Finding, ProgramPlace
 from tracehook.audit.flight_recorder import Frame
 from tracehook.log.file_name import stacks_of
 from tracehook.log.program_files import is_of_program
-from tracehook.log.text import plural
+from tracehook.log.text import plural, ranks_in_words
 
 if TYPE_CHECKING:  # a rehearsal reads no database
     from tracehook.audit.store import Store
@@ -162,11 +162,12 @@ def _with_stacks(
                     outside = f"; rank {rank} is in {at.group_call} of torch.distributed there: if it waits for other "
                     outside += "ranks, one of them may be wrong"
     for function, ranks in in_functions.items():
-        outside += f"; {named(sorted(ranks))} {'was' if len(ranks) == 1 else 'were'} in {function} of torch.distributed"
+        were = "was" if len(ranks) == 1 else "were"
+        outside += f"; {ranks_in_words(ranks)} {were} in {function} of torch.distributed"
     elsewhere = {place.rank for place in places}.difference(*in_functions.values())
     if len(in_functions) == 1 and 0 < 2 * len(elsewhere) < len(places):
         was = "which was in no such function" if len(elsewhere) == 1 else "which were in no such function"
-        outside += f", and may have waited for {named(sorted(elsewhere))}, {was}"
+        outside += f", and may have waited for {ranks_in_words(elsewhere)}, {was}"
     told = told_places(places, ("was", "were") if finding.rule in (*DIFFER, _ENDED[1]) else ("is", "are"))
     # With the same words fold() makes the findings of all ranks one.
     if finding.rule == "rule-broken" and len(finding.ranks) == 1:
@@ -188,7 +189,7 @@ def told_places(places: Sequence[ProgramPlace], verbs: tuple[str, str] = ("is", 
         same = list(alike)
         what = same[0].waits_for
         does = verbs if what is None else (f"waits for {what}", f"wait for {what}")
-        said.append(f"{named(sorted(place.rank for place in same))} {does[len(same) > 1]} at {_told_line(same[0])}")
+        said.append(f"{ranks_in_words(place.rank for place in same)} {does[len(same) > 1]} at {_told_line(same[0])}")
     return said[:_MOST_TOLD]
 
 

@@ -14,7 +14,6 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tracehook.audit.finding import named
 from tracehook.audit.live import Follower
 from tracehook.audit.live_process import Process, State
 from tracehook.audit.live_waits import Hang
@@ -216,7 +215,7 @@ def _others(hosts: Sequence[WatchedHost]) -> str:
 def told_ranks(host: WatchedHost) -> str:
     """Return the ranks of a host, or, if these would take too long to say, how many there are."""
     ranks = {process.summary.rank for process in host.processes} - {None}
-    told = told_ranges(ranges_of(rank for rank in ranks if rank is not None))
+    told = told_ranges(ranges_of(sorted({rank for rank in ranks if rank is not None})))
     if len(ranks) < len(host.processes) or len(told) > _LONGEST_RANKS:
         return f"{len(host.processes)} in all"
     return told
@@ -450,7 +449,7 @@ def _hang(hang: Hang, where: str, silent: str) -> str:
 
 def _many(names: Sequence[str]) -> str:
     ranks = sorted(int(name.removeprefix("rank ")) for name in names if name.startswith("rank "))
-    return named(ranks) if len(ranks) == len(names) else ", ".join(names)
+    return ranks_in_words(ranks) if len(ranks) == len(names) else ", ".join(names)
 
 
 def _remarks(follower: Follower) -> Iterator[str]:

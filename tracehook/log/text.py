@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-_MOST_RANGES = 8
+MOST_RANGES = 8
 _LONGEST_HOST = 24
 
 
@@ -70,9 +70,9 @@ def ordinal(number: int) -> str:
 
 
 def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return whole numbers as ranges, each with its first and its last number."""
+    """Return whole numbers, in their order, as ranges, each with its first and its last number."""
     ranges: list[tuple[int, int]] = []
-    for number in sorted(set(numbers)):
+    for number in numbers:
         if ranges and number == ranges[-1][1] + 1:
             ranges[-1] = (ranges[-1][0], number)
         else:
@@ -80,15 +80,20 @@ def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def ranks_in_words(ranks: Iterable[int], dash: str = "-") -> str:
+def ranks_in_words(ranks: Iterable[int], most: int | None = MOST_RANGES, dash: str = "-") -> str:
     """Return ranks, of which there are some, as ``rank 3`` or ``ranks 0-3, 7``."""
-    ranges = ranges_of(ranks)
-    is_one = len(ranges) == 1 and ranges[0][0] == ranges[0][1]
-    return f"rank{'' if is_one else 's'} {told_ranges(ranges, dash)}"
+    different = sorted(set(ranks))
+    return f"{plural(len(different), 'rank')} {told_ranges(ranges_of(different), most, dash)}"
 
 
-def told_ranges(ranges: Sequence[tuple[int, int]], dash: str = "-") -> str:
-    """Return ranges as ``0-3, 7, 9-511``; at most eight, then how many more numbers there are."""
-    named = [str(first) if first == last else f"{first}{dash}{last}" for first, last in ranges[:_MOST_RANGES]]
-    more = sum(last - first + 1 for first, last in ranges[_MOST_RANGES:])
-    return ", ".join(named) + (f" and {more} more" if more else "")
+def told_ranges(ranges: Sequence[tuple[int, int]], most: int | None = MOST_RANGES, dash: str = "-") -> str:
+    """Return ranges as ``0-3, 7, 8, 10-511``; at most so many, then how many more numbers there are."""
+    shown, more = ranges[:most], sum(last - first + 1 for first, last in ranges[most:]) if most else 0
+    told = ", ".join(_range(first, last, dash) for first, last in shown)
+    return told + (f" and {more} more" if more else "")
+
+
+def _range(first: int, last: int, dash: str) -> str:
+    if first == last:
+        return str(first)
+    return f"{first}, {last}" if last == first + 1 else f"{first}{dash}{last}"

@@ -14,7 +14,7 @@ from torch.distributed import ProcessGroup
 from tracehook import _core
 from tracehook.agreement.agreement import Agreement, telling_of_the_store
 from tracehook.agreement.handshake import GUARDS
-from tracehook.agreement.rank_names import RankNames, of_group, runs
+from tracehook.agreement.rank_names import RankNames, of_group
 from tracehook.agreement.rounds import RoundTopology
 from tracehook.agreement.store_session import StoreSession, StoreSessions
 from tracehook.agreement.store_worker import token
@@ -24,6 +24,7 @@ from tracehook.errors import RegistrationError
 from tracehook.hook import background, groups, registrants
 from tracehook.hook.job import attempt
 from tracehook.log.stderr import say_once, warn
+from tracehook.log.text import ranks_in_words
 from tracehook.policies.base import Answer
 from tracehook.settings import Settings, shared
 from tracehook.symmetric_memory import divergence
@@ -317,7 +318,7 @@ class GroupRanks:
         if is_of_job and ranks == groups.job_ranks():
             return ""
         of_store = [] if session is None or is_of_job else [f"store {session.name[:6]}"]
-        return ", ".join([*of_store, f"ranks {runs(ranks)}" if ranks else self.about])
+        return ", ".join([*of_store, ranks_in_words(ranks, most=None) if ranks else self.about])
 
     def compare_policies(self, fingerprints: Mapping[str, str | None]) -> str:
         """Have the ranks compare once what their policies depend on. Collective. Return why they differ, or nothing."""

@@ -87,7 +87,8 @@ def check(store: Store) -> list[Finding]:
     blamed = blame.findings(job)
     if not any(each.severity == "error" for each in (*out, *blamed)):
         blamed += blame.given_up_findings(job)
-    blamed = order.before_refusals(out, order.after_hang(job, out, order.who_waits_last(job, blamed)))
+    blamed = order.before_refusals(out, order.who_waits_last(job, blamed))
+    out = order.before_hangs(out, blamed)
     return in_order(kernel_log.quote(store, stacks.quote(store, blame.with_last_call(job, out) + blamed)))
 
 

@@ -90,7 +90,7 @@ def _values(store: Store, column: str, name: str, may_differ: bool = False) -> F
     values = [
         (
             "\u2013" if row["value"] in (None, "") else short(say(row["value"]), 300),
-            ranks_in_words(row["ranks"], "\u2013") if several and row["ranks"] else "",
+            ranks_in_words(row["ranks"], dash="\u2013") if several and row["ranks"] else "",
         )
         for row in rows
     ]
@@ -103,7 +103,7 @@ def _completeness(total: dict[str, Any]) -> Fact:
     said = [f"{total['ended']} of {total['processes']} processes closed their logs"]
     unended = [rank for rank in total["unended"] or [] if rank is not None]
     if unended:
-        said.append(ranks_in_words(unended, "\u2013") + " did not")
+        said.append(ranks_in_words(unended, dash="\u2013") + " did not")
     if total["recovered"]:
         said.append(f"{total['recovered']:,} events of {total['killed']} of them were read from rings")
     if total["torn"]:

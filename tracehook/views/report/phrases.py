@@ -31,7 +31,7 @@ def in_time(us: float | None) -> str:
 
 def rank_ranges(ranks: Iterable[int]) -> str:
     """Return ranks as ranges, such as 0 to 3, 7; at most eight, then how many more ranks there are."""
-    return told_ranges(ranges_of(ranks), _DASH)
+    return told_ranges(ranges_of(sorted(set(ranks))), dash=_DASH)
 
 
 def missing_ranks(present: Iterable[int], world_size: int) -> tuple[int, str]:
@@ -44,4 +44,4 @@ def missing_ranks(present: Iterable[int], world_size: int) -> tuple[int, str]:
         expected = max(expected, rank + 1)
         if expected >= world_size:
             break
-    return sum(last - first + 1 for first, last in ranges), told_ranges(ranges, _DASH)
+    return sum(last - first + 1 for first, last in ranges), told_ranges(ranges, dash=_DASH)

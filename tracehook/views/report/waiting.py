@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from tracehook.audit import blame
 from tracehook.audit.called import HOST, MADE, TRANSFER, Caller, Callers, Wait
-from tracehook.audit.finding import Finding, named
+from tracehook.audit.finding import Finding
 from tracehook.audit.waits import waits
+from tracehook.log.text import ranks_in_words
 from tracehook.views.report.phrases import in_seconds, short
 
 _MOST_BOXES = 30
@@ -181,7 +182,7 @@ def _named(members: Sequence[Caller]) -> str:
     ranks = sorted(one.rank for one in members if one.rank is not None)
     if len(ranks) < len(members):
         return ", ".join(one.name for one in members)
-    return named(ranks)
+    return ranks_in_words(ranks)
 
 
 def _cut(line: str) -> str:

@@ -51,6 +51,9 @@ def lines() -> list[Line]:
             if kind == "cached":
                 text = "  the same less what the tensor costs outside, / SGLang"
                 out.append(Line(f"{kind}_{held}_net_sglang", text, "x"))
+                text = "  the least: torch's calls alone (begin, tensor, end)"
+                out.append(Line(f"least_{held}", text, "us"))
+                out.append(Line(f"least_{held}_ratio_sglang", "  the least / SGLang", "x"))
     out += [
         Line("tensor", "a cached 1 MiB tensor outside of all scopes", "us"),
         Line("disabled_tracehook", "disabled scope: tracehook", "us", 0.12),
@@ -99,6 +102,7 @@ class Arms:
         self.group: Any = dist.group.WORLD
         self.comm = raw_communicator(self.group, device)
         self.kept: dict[str, list[torch.Tensor]] = {peer: [] for peer in PEERS}
+        self.pool = torch.cuda.MemPool()
         sglang.prepare(device.index)
         vllm.prepare(device.index)
 
@@ -179,6 +183,22 @@ class Arms:
         def body(count: int) -> None:
             for _ in repeat(None, count):
                 tensor = empty(BUFFER, dtype=uint8, device=device)
+                del tensor
+
+        return timed(body)
+
+    def least(self) -> Loop:
+        """Return the same tensor in a pool of torch, which is begun, ended and released by its own calls alone."""
+        device, index, empty, uint8 = self.device, self.device.index, torch.empty, torch.uint8
+        begin, end = torch._C._cuda_beginAllocateCurrentThreadToPool, torch._C._cuda_endAllocateToPool
+        release, pool = torch._C._cuda_releasePool, self.pool.id
+
+        def body(count: int) -> None:
+            for _ in repeat(None, count):
+                begin(index, pool)
+                tensor = empty(BUFFER, dtype=uint8, device=device)
+                end(index, pool)
+                release(index, pool)
                 del tensor
 
         return timed(body)
@@ -284,6 +304,9 @@ def measure(device: torch.device) -> stats.Results:
                 for other in ("sglang", "vllm"):
                     found[f"{kind}_{held}_ratio_{other}"].append(cost["tracehook"] / cost[other])
             found[f"cached_{held}_net_sglang"].append((cost["tracehook"] - outside) / (cost["sglang"] - outside))
+            least = stats.best(arms.least(), SECONDS) - nothing
+            found[f"least_{held}"].append(least / 1000)
+            found[f"least_{held}_ratio_sglang"].append(least / cost["sglang"])
             for name, value in in_turn(lookups).items():
                 found[name].append((value - nothing) / 1000)
     checks = native_checks(ctypes.CDLL(str(native.placement())), torch.cuda.Stream(device).cuda_stream)

@@ -134,7 +134,7 @@ def rehearse(
         return Rehearsal(finished, read_logs(log) if log is not None else [], max(ranks, 1))
     if warm.WANTED and not cold:
         of_torch = {name: value for name, value in changes.items() if name.startswith(("PYTORCH_", "TORCH_"))}
-        server = warm.server(environment(of_torch))
+        server = warm.server(environment(of_torch), program)
         changes = warm.environment({}) | {SOCKET: str(server.socket)} | changes
     if server is None or torchrun:
         with tempfile.TemporaryDirectory(prefix="t", ignore_cleanup_errors=True) as folder:
@@ -178,7 +178,7 @@ def run_command(
     command: list[str | Path] = [SCRIPTS / "tracehook", "rehearse", *usual, *options, "--"]
     if cold or not warm.WANTED:
         return run([*command, sys.executable, *job], env, timeout=240, cwd=JOBS)
-    server = warm.server(environment())
+    server = warm.server(environment(), job)
     changes = warm.environment({}) | {SOCKET: str(server.socket), "PYTHON_EXEC": str(server.python)} | dict(env or {})
     started = [server.python if part == sys.executable else part for part in (sys.executable, *job)]
     return run([server.python, *command, *started], changes, timeout=240, cwd=JOBS)

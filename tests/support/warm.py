@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import select
 import signal
 import socket
@@ -19,11 +20,17 @@ from tracehook.rehearsal.warm import Warm
 
 # What the command and the launchers of the tests want besides torch.
 _PRELOAD = ("tracehook.commands", "torch.distributed.run", "tracehook.hook.service", "numpy")
+# And what the ranks of a training want, each of which would take longer to import it than torch itself.
+_OF_TRAINING = ("torch._dynamo", "torch.distributed.fsdp")
+_TRAINS = re.compile(
+    r"\b(fully_shard|optim|DistributedDataParallel|_dynamo|torch\.compile|pipelining)\b|distributed.tensor"
+)
 # 0: every process imports torch for itself.
 WANTED = os.environ.get("TRACEHOOK_TEST_WARM", "1") != "0"
 _UMASK = os.umask(0o077)
 os.umask(_UMASK)  # there is no way to look at it alone
-_started: dict[frozenset[tuple[str, str]], Warm] = {}  # by what torch reads when it is imported
+# By what torch reads when it is imported, and whether a training is to be forked.
+_started: dict[tuple[frozenset[tuple[str, str]], bool], Warm] = {}
 _starting = threading.Lock()
 
 
@@ -33,14 +40,15 @@ def environment(base: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in emulated.items() if not name.startswith("TRACEHOOK_EMU_")}
 
 
-def server(base: Mapping[str, str]) -> Warm:
-    """Return the server for `base`, started by the first who asks; it ends with this process."""
-    settings = frozenset(program.read_at_import(base).items())
+def server(base: Mapping[str, str], command: Sequence[str | Path] = ()) -> Warm:
+    """Return the server for a command in `base`, started by the first who asks; it ends with this process."""
+    trains = any(_TRAINS.search(Path(word).read_text()) for word in command if str(word).endswith(".py"))
+    wanted = (frozenset(program.read_at_import(base).items()), trains)
     with _starting:
-        if settings not in _started:
-            _started[settings] = Warm(environment(base), _PRELOAD)
-            atexit.register(_started[settings].close)
-        return _started[settings]
+        if wanted not in _started:
+            _started[wanted] = Warm(environment(base), (*_PRELOAD, *(_OF_TRAINING if trains else ())))
+            atexit.register(_started[wanted].close)
+        return _started[wanted]
 
 
 def living(run: str) -> set[int]:

@@ -68,7 +68,8 @@ def shell() -> dict[str, str]:
     """Return the environment of a shell in which rehearsals start warm, and pip installs nothing."""
     found = {"PATH": f"{SCRIPTS}:/usr/bin:/bin", "COLUMNS": "120"}
     if warm.WANTED:
-        found = warm.environment(environment(found)) | {SOCKET: str(warm.server(environment()).socket)}
+        server = warm.server(environment(), [EXAMPLES / "train_ddp.py"])
+        found = warm.environment(environment(found)) | {SOCKET: str(server.socket)}
     return found
 
 

@@ -178,7 +178,7 @@ def run_command(
     command: list[str | Path] = [SCRIPTS / "tracehook", "rehearse", *usual, *options, "--"]
     if cold or not warm.WANTED:
         return run([*command, sys.executable, *job], env, timeout=240, cwd=JOBS)
-    server = warm.server(environment(), job)
+    server = warm.server(environment(), [JOBS / word for word in job])
     changes = warm.environment({}) | {SOCKET: str(server.socket), "PYTHON_EXEC": str(server.python)} | dict(env or {})
     started = [server.python if part == sys.executable else part for part in (sys.executable, *job)]
     return run([server.python, *command, *started], changes, timeout=240, cwd=JOBS)

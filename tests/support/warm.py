@@ -23,7 +23,7 @@ _PRELOAD = ("tracehook.commands", "torch.distributed.run", "tracehook.hook.servi
 # And what the ranks of a training want, each of which would take longer to import it than torch itself.
 _OF_TRAINING = ("torch._dynamo", "torch.distributed.fsdp")
 _TRAINS = re.compile(
-    r"\b(fully_shard|optim|DistributedDataParallel|_dynamo|torch\.compile|pipelining)\b|distributed.tensor"
+    r"\b(harmless|fully_shard|optim|DistributedDataParallel|_dynamo|torch\.compile|pipelining)\b|distributed.tensor"
 )
 # 0: every process imports torch for itself.
 WANTED = os.environ.get("TRACEHOOK_TEST_WARM", "1") != "0"
@@ -42,7 +42,8 @@ def environment(base: Mapping[str, str]) -> dict[str, str]:
 
 def server(base: Mapping[str, str], command: Sequence[str | Path] = ()) -> Warm:
     """Return the server for a command in `base`, started by the first who asks; it ends with this process."""
-    trains = any(_TRAINS.search(Path(word).read_text()) for word in command if str(word).endswith(".py"))
+    programs = (Path(word) for word in command if str(word).endswith(".py"))
+    trains = any(_TRAINS.search(each.read_text()) for each in programs if each.is_file())
     wanted = (frozenset(program.read_at_import(base).items()), trains)
     with _starting:
         if wanted not in _started:

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from tracehook.agreement.store_session import StoreSessions
 from tracehook.agreement.store_worker import StoreWorkers
 from tracehook.agreement.watchdog import TICK, Watchdog
 from tracehook.hook.groups import cloned_store
+from tracehook.log import threads
 
 LONG = 120.0  # seconds for which torch tries to reach a store
 SOON = LONG / 4
@@ -166,3 +168,25 @@ def test_the_watch_of_a_store_that_has_ended_ends_at_once(server):
     watch._over.set()
     thread.join(LONG)
     assert time.monotonic() - began < SOON
+
+
+def test_a_store_that_no_group_has_any_more_keeps_no_thread(tmp_path: Path) -> None:
+    """A program may make its default group anew again and again, and what is left of a group holds its session."""
+    sessions, left = StoreSessions(), []
+    before = len(_agreeing())
+    for number in range(5):
+        store = dist.FileStore(str(tmp_path / str(number)), 1)
+        session = sessions.at(store)
+        assert session.workers.count("made", SOON) == 1
+        left.append(session)
+        del store
+    sessions.at(dist.HashStore())
+    end = time.monotonic() + SOON
+    while len(_agreeing()) > before and time.monotonic() < end:
+        time.sleep(TICK / 10)
+    assert len(_agreeing()) == before
+    assert left[0].workers.count("made", SOON) == 2  # and it would go on
+
+
+def _agreeing() -> list[str]:
+    return [thread.name for thread in threads.living() if thread.name == "tracehook-agreement"]

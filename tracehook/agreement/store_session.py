@@ -134,3 +134,4 @@ class StoreSessions:
             for name, session in list(self._sessions.items()):
                 if session.watchdog.has_ended or not (session.watchdog.has_begun or name in needed):
                     del self._sessions[name]
+                    session.workers.end_idle()  # a group that is gone may still hold them

@@ -248,6 +248,13 @@ class StoreWorkers:
             if not self._free:  # more than one were needed only for a moment
                 self._free.append(worker)
 
+    def end_idle(self) -> None:
+        """Keep no thread and no connection for a next round, which would begin others."""
+        with self._lock:
+            idle, self._free = self._free, []
+        for worker in idle:
+            worker.end()
+
     def end_soon(self) -> None:
         """At exit: give up every wait."""
         with self._lock:

@@ -23,7 +23,7 @@ from tracehook.audit.called import HOST, MADE, Caller, Callers, Member, Wait, by
 from tracehook.audit.chains import ends
 from tracehook.audit.devices import stopped
 from tracehook.audit.finding import OUTSIDE, UNDECIDED, Finding
-from tracehook.audit.leavers import beside, leavers, missed, those_of_few
+from tracehook.audit.leavers import WentOn, beside, leavers, missed, went_on
 from tracehook.audit.programs import by_number, culprits, is_behind
 from tracehook.audit.semaphores import named
 from tracehook.audit.waits import given_up, waits
@@ -264,10 +264,10 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
     out = []
     of_number = {process.number: process for process in job.processes}
     done: set[int] = set()
-    for its in those_of_few(waited):
-        if not _had_just_begun(its, failed_ns):
-            out.append(_told_few(job, its))
-            done |= {process.number for process in its[0].missing}
+    for few in went_on(job, waited):
+        if not _had_just_begun(few.its, failed_ns):
+            out.append(_told_few(few))
+            done |= {process.number for process in (*few.gone, *(wait.process for wait in few.its))}
     for end in ends(by_number(waiting)):
         circle = [of_number[number] for number in end if number not in done]
         if not circle:
@@ -305,16 +305,11 @@ def _many_nowhere(job: Callers, waiting: Mapping[int, Sequence[Wait]]) -> set[in
     return found if len(found) > max(1, len(waiting)) else set()
 
 
-def _told_few(job: Callers, its: Sequence[Wait]) -> Finding:
-    first, few = its[0], [wait.process for wait in its]
-    what = f"{ordinal(first.number + 1)} call, {job.described(first.comm, first.step.call)}"
-    message = (
-        f"{job.group(first.comm)}: {named(few)} {'waits' if len(few) == 1 else 'wait'} in the {what}"
-        f"{since(first.process)}; {named(first.missing)}, which are more, made {first.made} {kind(first)} and ended "
-        "in order"
-    )
-    steps = [(wait.process, wait.step.call) for wait in its]
-    return _finding("rank-missing", message, [*few, *first.missing], first.comm, first.process.moved_ns, steps)
+def _told_few(few: WentOn) -> Finding:
+    steps, first = [(wait.process, wait.step.call) for wait in few.its], few.its[0]
+    ranks = [*(wait.process for wait in few.its), *few.gone]
+    found = _finding("rank-missing", few.told, ranks, first.comm, first.process.moved_ns, steps)
+    return found if few.is_sure else replace(found, advice=_COMPARE)
 
 
 def _is_too_far_apart(slow: Caller, its: Sequence[Wait], waiting: Mapping[int, Sequence[Wait]]) -> bool:

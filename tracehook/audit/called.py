@@ -165,6 +165,11 @@ class Caller:
         return since
 
     @functools.cached_property
+    def made(self) -> int:
+        """How many calls it made, in all its communicators."""
+        return sum(calls.collectives + calls.transfers for calls in self.parts.values())
+
+    @functools.cached_property
     def in_order(self) -> list[Step]:
         """The calls that are remembered, in the order of the process. Calls of two threads may have one place in it."""
         found = [Step(comm, its.comm_id, call, False) for comm, its in self.parts.items() for call in its.last]

@@ -7,10 +7,12 @@ from collections import defaultdict
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 
-from tracehook.audit.called import COLLECTIVE, Caller, Callers, Wait
+from tracehook.audit.called import COLLECTIVE, TRANSFER, Caller, Callers, Wait
 from tracehook.audit.finding import UNDECIDED
+from tracehook.audit.programs import run_alike
 from tracehook.audit.semaphores import named
-from tracehook.audit.words import told_call
+from tracehook.audit.words import kind, since, told_call
+from tracehook.log.text import ordinal
 
 # What Gloo and the stores of torch.distributed raise where the other end of a connection has gone.
 _LOST = re.compile(
@@ -35,6 +37,15 @@ class Left(NamedTuple):
     told: str
     ns: int | None  # since when that is known
     advice: str | None = None  # None: that of the rule
+
+
+class WentOn(NamedTuple):
+    """Ranks that wait in a call to which others did not come, because these had ended in order."""
+
+    its: list[Wait]
+    gone: list[Caller]
+    is_sure: bool  # else one of those may have ended too early
+    told: str
 
 
 def missed(job: Callers) -> Left | None:
@@ -86,19 +97,54 @@ def beside(job: Callers, one: Caller, its: Sequence[Wait], waiting: Container[in
     return found if one in found and len(found) > 1 else []
 
 
-def those_of_few(waited: Sequence[Wait]) -> list[list[Wait]]:
-    """Return the waits in calls that fewer ranks made than ended in order without them: most ranks are right."""
-    by_call: dict[tuple[str, int], list[Wait]] = defaultdict(list)
+def went_on(job: Callers, waited: Sequence[Wait]) -> list[WentOn]:
+    """Return the calls of few ranks to which others did not come that ended in order, if more ranks ended so."""
+    over = [each for each in job.processes if each.ended and each.how == "exit" and not each.failed]
+    ended, waiting = {each.number for each in over}, {wait.process.number for wait in waited}
+    by_call: dict[tuple[object, ...], list[Wait]] = defaultdict(list)
     for wait in waited:
-        if wait.step.kind == COLLECTIVE:
-            by_call[wait.comm, wait.number].append(wait)
-    return [
-        its
-        for its in by_call.values()
-        if len(its[0].missing) > len(its)
-        and all(each.ended and each.how == "exit" and not each.failed for each in its[0].missing)
-        and len({each.parts[its[0].comm].collectives for each in its[0].missing}) == 1
-    ]
+        missing = {each.number for each in wait.missing}
+        if (
+            wait.step.kind in (COLLECTIVE, TRANSFER)
+            and not wait.some
+            and ended & missing
+            and missing <= ended | waiting
+        ):
+            of_one = wait.process.number if wait.step.is_transfer else None
+            by_call[wait.comm, wait.step.kind, wait.number, of_one].append(wait)
+    if len(over) <= len({wait.process.number for its in by_call.values() for wait in its}):
+        return []
+    found = []
+    for its in by_call.values():
+        gone = [each for each in its[0].missing if each.number in ended]
+        is_longer = _is_longer(its, gone, over)
+        if is_longer is not False:
+            found.append(WentOn(its, gone, bool(is_longer), _told_few(job, its, gone, len(over), bool(is_longer))))
+    return found
+
+
+def _is_longer(its: Sequence[Wait], gone: Sequence[Caller], over: Sequence[Caller]) -> bool | None:
+    """Whether who waits made more calls than ranks of the same program; False: who ended made fewer; None: unknown."""
+    rest = [each for each in over if each not in gone]
+    few = {wait.process.number: wait.process for wait in its}.values()
+    seen = {one.made > other.made for one in few for other in rest if run_alike(one, other)}
+    seen |= {one.made >= other.made for one in gone for other in rest if run_alike(one, other)}
+    if len(seen) == 1:
+        return seen.pop()
+    counts = {each.parts[its[0].comm].collectives for each in gone if its[0].comm in each.parts}
+    is_of_many = its[0].step.kind == COLLECTIVE and len(gone) > len(its) and len(counts) == 1
+    return True if not seen and is_of_many else None
+
+
+def _told_few(job: Callers, its: Sequence[Wait], gone: Sequence[Caller], over: int, is_sure: bool) -> str:
+    first, few = its[0], [wait.process for wait in its]
+    more, as_many = (", which are more,", "") if len(gone) > len(few) else ("", f", as {over} ranks did")
+    return (
+        f"{job.group(first.comm)}: {named(few)} {'waits' if len(few) == 1 else 'wait'} in the "
+        f"{ordinal(first.number + 1)} call, {job.described(first.comm, first.step.call)}{since(first.process)}; "
+        f"{named(gone)}{more} made {first.made} {kind(first)} and ended in order{as_many}"
+        f"{'' if is_sure else f', and {UNDECIDED}'}"
+    )
 
 
 def _first_ns(lost: Sequence[Caller], gone: Sequence[Caller]) -> int | None:

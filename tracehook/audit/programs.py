@@ -22,15 +22,20 @@ _LOOKED_AT, _MOST_RANKS = 256, 32
 
 Token = tuple[int, int, int, int]
 Program = tuple[tuple[int, Token], ...]  # the calls that are remembered, with their places in the order of the process
+Since = Mapping[int, int]  # of each process the last call to which all came, in its order
 
 
-def odd_ones(job: Callers, suspects: Collection[Caller]) -> list[Caller]:
-    """Return those of `suspects` whose order of calls is not that of most ranks that run the same program."""
+def odd_ones(job: Callers, suspects: Collection[Caller], since: Since) -> list[Caller]:
+    """Return those of `suspects` whose order of calls is not that of most ranks that run the same program.
+
+    `since`: until there nobody was wrong, so who came apart before runs another program.
+    """
     runs: dict[Program, list[Caller]] = defaultdict(list)  # most ranks of a large job made the very same calls
     for process in job.processes:
         runs[_program(process)].append(process)
-    counts = {program: len(processes) for program, processes in runs.items()}
-    odd = {process.number for program, each in runs.items() if _is_odd(program, counts) for process in each}
+    counts = {program: len(each) for program, each in runs.items()}
+    until = {program: min(since[process.number] for process in each) for program, each in runs.items()}
+    odd = {process.number for program, each in runs.items() if _is_odd(program, counts, until) for process in each}
     return [process for process in suspects if process.number in odd]
 
 
@@ -42,9 +47,9 @@ def _program(process: Caller) -> Program:
     return tuple(made)
 
 
-def _is_odd(program: Program, counts: Mapping[Program, int]) -> bool:
+def _is_odd(program: Program, counts: Mapping[Program, int], until: Mapping[Program, int]) -> bool:
     """Whether more ranks agree with each other against this program than with it, where it comes apart from them."""
-    apart = {other: _comes_apart(program, other) for other in counts if other != program}
+    apart = {other: _comes_apart(program, other, until[program]) for other in counts if other != program}
     places = [place for place in apart.values() if place is not None]
     if not places:
         return False
@@ -54,7 +59,7 @@ def _is_odd(program: Program, counts: Mapping[Program, int]) -> bool:
     with_me = [
         other
         for other, at in apart.items()
-        if at != place and dict(other).get(place) == mine and _comes_apart(other, against[0]) == place
+        if at != place and dict(other).get(place) == mine and _comes_apart(other, against[0], until[other]) == place
     ]
     agree = counts[program] + sum(counts[other] for other in with_me)
     differ = sum(counts[other] for other in against)
@@ -82,10 +87,16 @@ def _compare(one: Program, other: Mapping[int, Token]) -> _Comparison | None:
     return _Comparison(agreed, None)
 
 
-def _comes_apart(one: Program, other: Program) -> int | None:
+def run_alike(one: Caller, other: Caller) -> bool:
+    """Whether two processes ran the same program, as far as both went."""
+    found = _compare(_program(one), dict(_program(other)))
+    return found is not None and found.place is None and found.agreed >= _LEAST
+
+
+def _comes_apart(one: Program, other: Program, until: int) -> int | None:
     """Return the place of the first call that differs; None if none does, or if they do not run the same program."""
     found = _compare(one, dict(other))
-    return found.place if found is not None else None
+    return found.place if found is not None and found.place is not None and found.place > until else None
 
 
 def culprits(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]]) -> list[Caller]:
@@ -103,10 +114,11 @@ def culprits(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Seque
     suspects = [each for each in suspects if each in reading] or suspects
     if any(wait.some for process in circle for wait in waiting.get(process.number, ())):
         return suspects  # for whom they wait is not known, so it means nothing who made another call
+    since = _open_since(job, waiting)
     for narrowed in (_differing, odd_ones):
-        suspects = narrowed(job, suspects) or suspects
+        suspects = narrowed(job, suspects, since) or suspects
     if 1 < len(suspects) <= _MOST_RANKS:
-        suspects = _departing(job, suspects, _open_since(job, waiting), waiting) or suspects
+        suspects = _departing(job, suspects, since, waiting) or suspects
     makes = [wait for its in waiting.values() for wait in its if wait.step.kind == MADE]
     if 1 < len(suspects) <= _MOST_RANKS and makes:
         all_go_on = [each for each in suspects if not waits_without(job, each)]
@@ -138,7 +150,7 @@ def by_number(waiting: Mapping[int, Sequence[Wait]]) -> dict[int, list[tuple[int
     return {number: [same[id(wait.missing)] for wait in its] for number, its in waiting.items()}
 
 
-def _differing(job: Callers, suspects: Sequence[Caller]) -> list[Caller]:
+def _differing(job: Callers, suspects: Sequence[Caller], since: Since) -> list[Caller]:
     """Return who of the suspects came apart from the rank with which it agreed longest."""
     runs = Counter(map(_program, job.processes))
     differing = []
@@ -146,6 +158,7 @@ def _differing(job: Callers, suspects: Sequence[Caller]) -> list[Caller]:
         mine = _program(process)
         others = [dict(program) for program, count in runs.items() if program != mine or count > 1]
         compared = [found for other in others if (found := _compare(mine, other)) is not None]
+        compared = [each for each in compared if each.place is None or each.place > since[process.number]]
         stays = max((each.agreed for each in compared if each.place is None), default=0)
         if any(each.place is not None and each.agreed > stays + _BEHIND for each in compared):
             differing.append(process)
@@ -153,7 +166,7 @@ def _differing(job: Callers, suspects: Sequence[Caller]) -> list[Caller]:
 
 
 def _departing(
-    job: Callers, suspects: Sequence[Caller], since: Mapping[int, int], waiting: Mapping[int, Sequence[Wait]]
+    job: Callers, suspects: Sequence[Caller], since: Since, waiting: Mapping[int, Sequence[Wait]]
 ) -> list[Caller]:
     """Return who of the suspects departs from what it did before, if nobody departs who is none of them.
 

@@ -66,12 +66,14 @@ def test_a_rank_that_ends_while_others_talk_to_it_by_gloo_is_named(tmp_path: Pat
     assert "rank 1 ended in order, after its 1st call of group 0" in text.splitlines()[-2]
 
 
-@pytest.mark.parametrize(("seconds", "named"), [("3", [1, 0, 2]), ("0", None)], ids=["hung", "at once"])
+@pytest.mark.parametrize(
+    ("how", "named"), [("3", [1, 0, 2]), ("3 leave", [1, 0, 2]), ("0", None)], ids=["hung", "left", "at once"]
+)
 def test_groups_that_a_program_aborts_while_they_hang_are_not_clean(
-    tmp_path: Path, seconds: str, named: list[int] | None
+    tmp_path: Path, how: str, named: list[int] | None
 ) -> None:
-    """It goes on and ends in order; but what hung for a moment only is no hang."""
-    rehearse("aborts.py", seconds, ranks=3, log=tmp_path).assert_good()
+    """It goes on and ends in order, or by os._exit; but what hung for a moment only is no hang."""
+    rehearse("aborts.py", *how.split(), ranks=3, log=tmp_path).assert_good()
     text, told = audit(tmp_path)
     if named is None:
         assert "rank-missing" not in text, text

@@ -45,7 +45,8 @@ class Played:
         while moves:
             moves = sum(self._host(rank) + self._device(rank) for rank in ranks) > 0
         self._kept = 128
-        self.stands = any(self._left[rank] or any(self._streams[rank].values()) for rank in ranks)
+        left = [acts and acts[0].kind != "exit" for acts in self._left]
+        self.stands = any(left[rank] or any(self._streams[rank].values()) for rank in ranks)
 
     def _host(self, rank: int) -> bool:
         moved = False

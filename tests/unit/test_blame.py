@@ -260,14 +260,45 @@ def test_calls_that_differ_come_before_the_refusal_of_each_call():
 def test_of_a_call_that_most_ranks_ended_without_the_few_that_made_it_are_named(ranks, named):
     """As rank 0 alone saves a checkpoint. Of two ranks the one that ended may have ended too early."""
     made = job(ranks, pairs(ranks), lambda rank: ["world"] * (3 if rank else 4))
-    for rank in range(1, ranks):
-        made.processes[rank].ended, made.processes[rank].how = True, "exit"
-        made.processes[rank].signal = made.processes[rank].sender = None
-    (finding,) = blame.findings(Callers(made.processes, {}))
+    (finding,) = blame.findings(ended(made, range(1, ranks)))
     assert (finding.rule, finding.ranks) == ("rank-missing", named)
     if ranks > 2:
         assert "rank 0 waits in the 4th call, all_reduce of 1,024 float32, sum" in finding.message
         assert "; ranks 1, 2 and 3, which are more, made 3 calls and ended in order" in finding.message
+
+
+def ended(made: Callers, ranks: Iterable[int]) -> Callers:
+    """Let some ranks end in order."""
+    for rank in ranks:
+        made.processes[rank].ended, made.processes[rank].how = True, "exit"
+        made.processes[rank].signal = made.processes[rank].sender = None
+    return Callers(made.processes, {})
+
+
+@pytest.mark.parametrize(
+    ("calls", "named", "told"),
+    [
+        ([4, 3, 3, 3], (0, 1), "rank 1 made 3 calls and ended in order, as 3 ranks did"),  # rank 0 made one more
+        ([4, 3, 4, 4], (1, 0), "rank 1 ended in order without it"),  # rank 1 made one fewer
+    ],
+)
+def test_of_a_pair_the_rank_is_named_that_made_another_number_of_calls_than_ranks_of_the_same_program(
+    calls: list[int], named: tuple[int, ...], told: str
+) -> None:
+    """All but one of the four have ended in order."""
+    made = job(4, {"tp": [[0, 1], [2, 3]]}, lambda rank: ["tp"] * calls[rank])
+    (finding,) = blame.findings(ended(made, (1, 2, 3)))
+    assert (finding.rule, finding.ranks) == ("rank-missing", named)
+    assert told in finding.message
+
+
+def test_if_no_other_ranks_ran_the_same_program_the_calls_of_a_pair_cannot_tell() -> None:
+    """Rank 0 may have made one call more, or rank 1 one fewer."""
+    groups = {"tp": [[0, 1], [2, 3]], "cp": [[0, 1], [2, 3]]}
+    made = job(4, groups, lambda rank: ["cp"] if rank > 1 else ["tp"] * (4 - rank))
+    (finding,) = blame.findings(ended(made, (1, 2, 3)))
+    assert (finding.rule, finding.ranks) == ("rank-missing", (0, 1))
+    assert "their calls cannot tell which of them is wrong" in finding.message
 
 
 def in_group_calls(made: Callers, functions: dict[int, str]) -> Callers:

@@ -7,14 +7,17 @@ import os
 from collections import Counter
 
 import pytest
-from support.faulty import FAULTS, MORE_FAULTS, draw
+from support.faulty import FAULTS, MORE_FAULTS, Program, draw
 from support.played import Played
+from support.shapes import SHAPES
+from support.shapes import draw as drawn
 
 from tracehook.audit import blame
 
 SEEDS = int(os.environ.get("FAULTY", "300"))
 FIRST = int(os.environ.get("FAULTY_FROM", "0"))
 LEAST_NAMED = {FAULTS: 0.92, MORE_FAULTS: 0.86}  # of all
+LEAST_NAMED_OF_SHAPES = 0.65
 LEAST_NAMED_OF_LARGER = {FAULTS: 0.975, MORE_FAULTS: 0.9}  # of those of three ranks or more, if the log has all calls
 
 
@@ -24,7 +27,11 @@ LIKE_AN_END = ("step", "again", "more")
 
 def verdict(seed: int, faults: tuple[str, ...], transfers: int) -> str:
     """Return what the first finding says: the right rank, an innocent one, that it cannot tell, or nothing."""
-    program = draw(seed, faults=faults)
+    return said_of(draw(seed, faults=faults), transfers)
+
+
+def said_of(program: Program, transfers: int) -> str:
+    """Return the same of a program."""
     played = Played(program)
     if program.culprit < 0 or not played.stands or (program.ranks == 2 and program.fault in LIKE_AN_END):
         return "no hang"
@@ -56,6 +63,17 @@ def test_no_innocent_rank_is_named_first(faults: tuple[str, ...], transfers: int
     if transfers > 128:
         assert said["forgotten"] + said["nothing"] == 0, said
         assert said["right"] >= LEAST_NAMED_OF_LARGER[faults] * (said["right"] + said["undecidable"]), said
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["waits at the end", "ends"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_innocent_rank_of_other_programs_is_named_first(shape: str, ends: bool) -> None:
+    """Of these each rank may end in order while one that did wrong still waits for it."""
+    programs = (drawn(seed, shape, ends) for seed in range(FIRST, FIRST + SEEDS // 3))
+    said = Counter(said_of(program, 1000) for program in programs)
+    assert not [told for told in said if told.startswith(("innocent", "cannot tell"))], said
+    assert said["right"] >= LEAST_NAMED_OF_SHAPES * (said["right"] + said["undecidable"]), said
+    assert said["right"] > SEEDS / 6, said
 
 
 @pytest.mark.parametrize("seed", [500540, 702387])

@@ -175,7 +175,7 @@ def _odd_places(
     most = max(counts.values(), default=0)
     if list(counts.values()).count(most) == 1:
         return [place for place, text in texts.items() if counts[text] < most]
-    odd = culprits(job, [members[place].process for place in texts], waiting)
+    odd = culprits(job, [members[place].process for place in texts], waiting, is_hang=False)
     if len(odd) == len(texts):
         return []
     return [place for place in texts if members[place].process in odd]

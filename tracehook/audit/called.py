@@ -93,6 +93,7 @@ class Caller:
     pid: int | None
     ended: bool  # in order: its log has an end
     how: str | None = None  # Python ended: exit, exception, os._exit; None: it did not say
+    status: int | None = None  # that os._exit, or the end of Python, had
     exception: str | None = None  # type and first line, if one ended it
     signal: int | None = None
     sender: int | None = None  # the process that sent it
@@ -115,10 +116,10 @@ class Caller:
     uncounted: int = 0  # communicators whose calls were not counted: others lived, as many as are counted at a time
 
     def gave_up(self, comm: str) -> bool:
-        """Whether it aborted a communicator and went on: it ended in order, or made another one after its last call."""
+        """Whether it aborted a communicator and went on: it ended by itself, or made another one later."""
         calls = self.parts[comm]
         went_on = any(other.born_ns > calls.moved_ns for other in self.parts.values())
-        return calls.aborted and ((self.ended and self.how != "exception") or went_on)
+        return calls.aborted and ((self.ended and self.how != "exception") or self.how == "os._exit" or went_on)
 
     def last_said(self, comm: str, waited_ns: int | None) -> str:
         """Say that it ended a communicator itself, before another rank waited there; or what its log has last."""
@@ -152,7 +153,13 @@ class Caller:
     @property
     def failed(self) -> bool:
         """Whether Python said that it ended otherwise than in order, for itself."""
-        return (self.how in ("exception", "os._exit") or self.exception is not None) and not self.was_interrupted
+        by_exit = self.how == "os._exit" and self.status != 0
+        return (self.how == "exception" or by_exit or self.exception is not None) and not self.was_interrupted
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether its program came to its end, and said nothing of a failure."""
+        return not self.failed and ((self.ended and self.how == "exit") or self.how == "os._exit")
 
     @functools.cached_property
     def remembered_since(self) -> int:
@@ -389,6 +396,7 @@ def _process(row: dict[str, Any]) -> Caller:
         pid=row["pid"],
         ended=row["ended"],
         how=row["how"],
+        status=row["status"],
         exception=exception,
         signal=row["signal"],
         sender=row["sender"],

@@ -99,7 +99,7 @@ def beside(job: Callers, one: Caller, its: Sequence[Wait], waiting: Container[in
 
 def went_on(job: Callers, waited: Sequence[Wait]) -> list[WentOn]:
     """Return the calls of few ranks to which others did not come that ended in order, if more ranks ended so."""
-    over = [each for each in job.processes if each.ended and each.how == "exit" and not each.failed]
+    over = [each for each in job.processes if each.ended_well]
     ended, waiting = {each.number for each in over}, {wait.process.number for wait in waited}
     by_call: dict[tuple[object, ...], list[Wait]] = defaultdict(list)
     for wait in waited:

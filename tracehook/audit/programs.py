@@ -10,7 +10,7 @@ from tracehook.audit.called import HOST, MADE, Caller, Callers, Wait, by_process
 from tracehook.audit.chains import go_on
 from tracehook.audit.semaphores import readers
 from tracehook.audit.waits import waits_without
-from tracehook.log.calls import FORGOTTEN, MAKING
+from tracehook.log.calls import FORGOTTEN, MAKING, operation_name
 
 _LEAST_NEW = 12  # the same, if one of them then made a call that it had not made before
 _LEAST = 3  # calls that two ranks must have made alike before they came apart, to be called ranks of one program
@@ -70,21 +70,33 @@ class _Comparison(NamedTuple):
     """Two programs beside each other."""
 
     agreed: int  # calls that are alike, at the places that both remember
+    collectives: int  # of these
     place: int | None  # of the first call that differs
+
+    def is_known(self, until: int) -> bool:
+        """Whether it tells anything of two ranks of one program. `until`: the last call to which all ranks came.
+
+        Who came apart before that runs another program. And without such a call, a few messages that are alike say
+        little: stages of a pipeline all receive and send.
+        """
+        is_much = until > 0 or self.collectives >= _LEAST or self.agreed >= _LEAST_NEW
+        return self.place is None or (self.place > until and is_much)
 
 
 def _compare(one: Program, other: Mapping[int, Token]) -> _Comparison | None:
     """Compare two programs; None if they are different programs: they differ in calls that neither made before."""
     alike: set[Token] = set()
-    agreed = 0
+    agreed = collectives = 0
     for place, token in one:
         if place in other:
             if other[place] != token:
                 new = sum(each not in alike and each[1] != MAKING for each in (token, other[place]))
-                return _Comparison(agreed, place) if agreed >= (_LEAST, _LEAST_NEW, 1 << 62)[new] else None
+                is_one = agreed >= (_LEAST, _LEAST_NEW, 1 << 62)[new]
+                return _Comparison(agreed, collectives, place) if is_one else None
             alike.add(token)
             agreed += 1
-    return _Comparison(agreed, None)
+            collectives += operation_name(token[1] & 0xFF) not in ("send", "recv")
+    return _Comparison(agreed, collectives, None)
 
 
 def run_alike(one: Caller, other: Caller) -> bool:
@@ -96,11 +108,15 @@ def run_alike(one: Caller, other: Caller) -> bool:
 def _comes_apart(one: Program, other: Program, until: int) -> int | None:
     """Return the place of the first call that differs; None if none does, or if they do not run the same program."""
     found = _compare(one, dict(other))
-    return found.place if found is not None and found.place is not None and found.place > until else None
+    return found.place if found is not None and found.is_known(until) else None
 
 
-def culprits(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]]) -> list[Caller]:
+def culprits(
+    job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]], is_hang: bool = True
+) -> list[Caller]:
     """Return who of ranks that wait for each other is wrong; several, of whom any may be, if the calls cannot tell.
+
+    Or, if it is no hang, of ranks that made different calls: these go on, and may meet again.
 
     First who can be the only one that is wrong. Of those, who read a peer's memory without the signal that the peer
     waits for; then who came apart from ranks of the same program, or from what it did before.
@@ -116,7 +132,7 @@ def culprits(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Seque
         return suspects  # for whom they wait is not known, so it means nothing who made another call
     since = _open_since(job, waiting)
     for narrowed in (_differing, odd_ones):
-        suspects = narrowed(job, suspects, since) or suspects
+        suspects = narrowed(job, suspects, since if is_hang else dict.fromkeys(since, 0)) or suspects
     if 1 < len(suspects) <= _MOST_RANKS:
         suspects = _departing(job, suspects, since, waiting) or suspects
     makes = [wait for its in waiting.values() for wait in its if wait.step.kind == MADE]
@@ -157,8 +173,8 @@ def _differing(job: Callers, suspects: Sequence[Caller], since: Since) -> list[C
     for process in suspects:
         mine = _program(process)
         others = [dict(program) for program, count in runs.items() if program != mine or count > 1]
-        compared = [found for other in others if (found := _compare(mine, other)) is not None]
-        compared = [each for each in compared if each.place is None or each.place > since[process.number]]
+        found = (_compare(mine, other) for other in others)
+        compared = [each for each in found if each is not None and each.is_known(since[process.number])]
         stays = max((each.agreed for each in compared if each.place is None), default=0)
         if any(each.place is not None and each.agreed > stays + _BEHIND for each in compared):
             differing.append(process)

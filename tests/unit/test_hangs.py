@@ -3,6 +3,7 @@
 import json
 import mmap
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -106,6 +107,16 @@ def test_who_waits_for_a_rank_that_does_not_wait_has_time(wait):
     assert find_hang(wait.folder, LIMIT) is None
     found = wait.hang(40.0)
     assert "rank 2 did not come, and waits in no other call" in found.lines[0]
+
+
+def test_a_rank_that_somebody_stopped_is_said_to_be_stopped(wait, pids):
+    """It neither computes nor waits."""
+    os.kill(pids[2], signal.SIGSTOP)
+    os.waitid(os.P_PID, pids[2], os.WSTOPPED | os.WNOWAIT)
+    wait(0, [2], 50)
+    found = wait.hang(40.0)
+    os.kill(pids[2], signal.SIGCONT)
+    assert found.lines[0].endswith("rank 2 did not come, and waits in no other call: somebody stopped it (SIGSTOP)")
 
 
 def test_the_circle_stands_before_who_waits_for_it(wait):

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import tracehook
-from tracehook.hook import facts
+from tracehook.hook import status
 from tracehook.log.event_counts import EventCounts, Missed
 from tracehook.log.journal import Journal
 from tracehook.metrics import writer
@@ -40,7 +40,7 @@ def sources(**given):
     """Return what a quiet process has, with some of it changed."""
     return Sources(
         **{
-            "status": facts.nothing() | given.pop("status", {}),
+            "status": status.nothing() | given.pop("status", {}),
             "facts": {"tracehook": "1.0", "torch": "2.11.0", "python": "3.11"}, "tally": EventCounts(),
             "collectives": {}, "called": {}, "schema": "1.13", "log_bytes": 0, "log_stopped": False, "pool_limit": 0,
             "time": 1000.0, "monotonic_ns": 50_000_000_000, "ended": 0.0,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tracehook.hook import no_core
+from tracehook.hook.library import why_no_core
 
 
 def package(folder: Path, *files: str) -> Path:
@@ -23,7 +23,7 @@ def test_the_sources_were_imported(tmp_path: Path, hidden: bool) -> None:
     installed = package(
         tmp_path / "site", "__init__.py", *(["_core.cpython-311-x86_64-linux-gnu.so"] if hidden else [])
     )
-    line = no_core.why(own, [str(own.parent), str(installed.parent)])
+    line = why_no_core(own, [str(own.parent), str(installed.parent)])
     assert line.startswith(f"{own} was imported, which has no native part (tracehook._core)")
     assert line.endswith(f"pip install --editable {own.parent}")
     assert (f"hides {installed}" in line) == hidden
@@ -33,4 +33,4 @@ def test_the_sources_were_imported(tmp_path: Path, hidden: bool) -> None:
 def test_an_installation_that_only_reads(tmp_path: Path) -> None:
     """It has no sources and hides nothing: there it is as it should be, and the line says what a job needs."""
     own = package(tmp_path / "site", "__init__.py")
-    assert no_core.why(own, [str(own.parent)]).startswith("this installation has no native part (tracehook._core)")
+    assert why_no_core(own, [str(own.parent)]).startswith("this installation has no native part (tracehook._core)")

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 import tracehook
 from tracehook.commands import app
-from tracehook.hook import facts
 from tracehook.hook import status as status_types
 from tracehook.hook.status import Status
 
@@ -41,7 +40,7 @@ def test_the_typed_program_uses_every_public_name() -> None:
 
 def test_the_types_of_the_status_are_its_names() -> None:
     """Of a process in which nothing runs the status has each name that the type has; so have the native rows."""
-    assert facts.nothing().keys() == get_type_hints(Status).keys()
+    assert status_types.nothing().keys() == get_type_hints(Status).keys()
     source = (Path(tracehook.__file__).parent / "cpp" / "bindings" / "rows.cpp").read_text()
     rows = source[source.index("py::list communicators(") : source.index("py::list ranges(")]
     named = {line.split('"')[1] for line in rows.splitlines() if 'row["' in line}

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from tracehook import settings
 from tracehook.hook import (
     background,
-    facts,
     job,
     known_bugs,
     library,
@@ -21,6 +20,7 @@ from tracehook.hook import (
     registrants,
     registration,
     stacks,
+    status,
 )
 from tracehook.hook.extension import EXTENSIONS, Extension, tell_of_birth
 from tracehook.hook.namer import Namer
@@ -234,10 +234,10 @@ class Service:
             self._journal.flush()  # what the native side has noted up to now belongs to the answer
         with self._lock:
             reasons = {name: REASONS[number_of(name)].advice for name in self._reasons()}
-            out: dict[str, Any] = facts.nothing() | {"state": self._state(), "reasons": reasons}
+            out: dict[str, Any] = status.nothing() | {"state": self._state(), "reasons": reasons}
             if self._core is None or self._forked:
                 return out
-            out |= facts.of_core(self._core) | registration.told(self._core)
+            out |= status.of_core(self._core) | registration.told(self._core)
             journal = self._journal
             out["log"] = str(journal.path) if journal and journal.path and not journal.failed else None
             for extension in EXTENSIONS:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tracehook.audit.chains import ends
+from tracehook.audit.finding import OUTSIDE
 from tracehook.audit.host_waits import AGREEMENT
 from tracehook.audit.live import Follower
 
@@ -186,13 +187,16 @@ def _identified(waits: Sequence[LongWait]) -> list[LongWait]:
 
 def _lives(pid: int) -> bool:
     """Whether a process lives; one that nobody knows (0) may."""
-    if not pid:
-        return True
+    return not pid or _state(pid) not in ("Z", "X")
+
+
+def _state(pid: int) -> str:
+    """Return the letter that the kernel has for the state of a process: T, somebody stopped it; X, it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+        return "X"
+    return stat.rpartition(")")[2].split()[0]
 
 
 def _stuck(waits: Sequence[LongWait]) -> list[LongWait]:
@@ -269,7 +273,8 @@ def _doing(missing: RankId, its: Sequence[LongWait]) -> str:
     if not missing.pid:
         return f"{missing.name} did not come"
     if not its:
-        return f"{missing.name} did not come, and waits in no other call: it computes, or waits outside of NCCL"
+        does = "somebody stopped it (SIGSTOP)" if _state(missing.pid) == "T" else OUTSIDE
+        return f"{missing.name} did not come, and waits in no other call: {does}"
     elsewhere = "; ".join(f"{wait.call} of {wait.where}" for wait in its)
     return f"{missing.name} did not come: it waits in {elsewhere} for {_names(its[0].missing)}"
 

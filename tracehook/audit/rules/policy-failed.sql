@@ -1,6 +1,6 @@
 -- severity: warning
 -- sentence: A pool policy raised an error and was skipped.
--- advice: Mend the policy: the job's stderr has its error, and help(tracehook.policies.Answer) what it may return.
+-- advice: Mend the policy, or its name in SYMM_REGISTER_POLICY: the job's stderr has the error, and help(tracehook.policies.Answer) what a policy may return.
 -- divergence: never
 -- needs: policy.failed
 SELECT process, [rank] AS ranks, NULL AS comm, min(ns) AS ns, min(seq) AS seq,

@@ -1,9 +1,9 @@
-"""Chains of those who wait: their ends, and whether all get there."""
+"""Chains of those who wait: their ends, and who of a circle can be the only one that is wrong."""
 
 import random
 from collections.abc import Collection, Mapping
 
-from tracehook.audit.chains import ends, go_on
+from tracehook.audit.chains import breaking, ends, go_on
 
 Waits = dict[int, list[list[int]]]
 
@@ -39,6 +39,13 @@ def test_nobody_waits_for_ever_if_all_get_there() -> None:
         awaited = {each for its in left.values() for missing in its for each in missing}
         released = set(random.Random(-seed - 1).sample(sorted(awaited), len(awaited) // 2)) | set(left)
         assert go_on(left, released) == (come(left, released) >= set(left) | awaited), seed
+
+
+def test_a_rank_in_the_midst_of_a_circle_breaks_none() -> None:
+    """Rank 4 left out a receive: rank 0 still sends, the ranks 1 to 3 wait for rank 0, and rank 4 for all of these."""
+    waiting: Waits = {0: [[4]], 1: [[0]], 2: [[0]], 3: [[1]], **{rank: [[0, 1, 2, 3]] for rank in range(4, 8)}}
+    assert ends(waiting) == [[0, 1, 2, 3, 4]]
+    assert breaking([0, 1, 2, 3, 4], waiting) == [0, 4]
 
 
 def test_the_end_of_a_chain_waits_for_nobody_or_in_a_circle() -> None:

@@ -128,6 +128,15 @@ def test_the_circle_stands_before_who_waits_for_it(wait):
     assert [line.split()[1] for line in found.lines] == ["0", "1", "2"]
 
 
+def test_the_call_that_is_in_all_circles_stands_before_others(wait):
+    """Without it the ranks would go on: rank 1 only waits for one of those who wait for each other."""
+    wait(0, [2], 6, "cd")
+    wait(1, [0], 50)
+    wait(2, [0, 1], 5, "ef")
+    found = wait.hang()
+    assert [line.split()[1] for line in found.lines] == ["0", "2", "1"]
+
+
 @pytest.mark.parametrize("first", [6, 8])
 def test_of_two_calls_of_a_circle_the_one_that_fewer_ranks_miss_stands_before_the_other(wait, first):
     """Two of three wait for rank 2, which skipped a call: it did not come, and not they. Also by the time it has."""

@@ -149,7 +149,7 @@ def test_the_table_lists_every_setting_once():
     assert len(rows) == len(fields(Settings)) == len({variable for variable, _, _ in rows})
     assert all(variable.startswith("SYMM_REGISTER_") and default and meaning for variable, default, meaning in rows)
     assert [(variable, default) for variable, default, _ in rows][:2] == [
-        ("SYMM_REGISTER_HOOK", "unset"),
+        ("SYMM_REGISTER_HOOK", "0"),
         ("SYMM_REGISTER_LOG", "unset"),
     ]
     shown = {variable: default for variable, default, _ in table() if default != "unset"}

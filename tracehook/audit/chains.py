@@ -26,6 +26,17 @@ def go_on(left: Waiting, released: Collection[int]) -> bool:
     return all(len(each) == 1 and (leads_on or each[0] in released) for each, leads_on in _chained(left))
 
 
+def breaking(circle: Sequence[int], waiting: Waiting) -> list[int]:
+    """Return who of some who wait for each other can be the only one that is wrong: the others would go on."""
+    return [
+        one
+        for one in circle
+        if go_on(
+            {each: [[m for m in its if m != one] for its in waiting[each]] for each in circle if each != one}, circle
+        )
+    ]
+
+
 def _chained(waiting: Waiting) -> list[tuple[list[int], bool]]:
     """Return those who wait for each other, also one alone, and whether they wait for others besides."""
     # A node is a process, or all who did not come to a call: very many may wait for the same.

@@ -1,6 +1,6 @@
 """Ranks of a rehearsal that wait for each other: found in what the emulated NCCL says of each long wait.
 
-It says that a job hangs, also if its ranks have no log. Of ranks that have one, the audit tells who is wrong.
+Its ranks need no log. Of those that have one, the audit tells who is wrong: this module only says what waits.
 
 A wait that takes longer than a second has a file (cpp/rehearsal/nccl/waiting.h). A wait is stuck if a rank for which it
 waits is gone, or is stuck itself. Whether a rank that computes will come, nobody knows: for that there is a time limit.
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tracehook.audit.chains import ends
+from tracehook.audit.chains import breaking, ends
 from tracehook.audit.finding import OUTSIDE
 from tracehook.audit.host_waits import AGREEMENT
 from tracehook.audit.live import Follower
@@ -211,12 +211,13 @@ def _stuck(waits: Sequence[LongWait]) -> list[LongWait]:
     return left
 
 
-def _at_ends(waits: Sequence[LongWait]) -> set[int]:
-    """Return the processes at the ends of the chains."""
+def _suspects(waits: Sequence[LongWait]) -> set[int]:
+    """Return the processes at the ends of the chains; of a circle those without which the others would go on."""
     waiting: dict[int, list[list[int]]] = defaultdict(list)
     for wait in waits:
         waiting[wait.who.pid].append([each.pid for each in wait.missing])
-    return {pid for each in ends(waiting) for pid in each}
+    found = [(breaking(end, waiting) if len(end) > 1 else []) or end for end in ends(waiting)]
+    return {pid for each in found for pid in each}
 
 
 def _told(hanging: Sequence[LongWait], waits: Sequence[LongWait]) -> list[StuckCall]:
@@ -228,15 +229,15 @@ def _told(hanging: Sequence[LongWait], waits: Sequence[LongWait]) -> list[StuckC
     for wait in hanging:
         # Messages of several pairs of ranks have the same number.
         calls[wait.communicator, wait.call, wait.missing if "(message " in wait.call else ()].append(wait)
-    at_ends = _at_ends(hanging)
+    suspects = _suspects(hanging)
 
     def consequence(same: Sequence[LongWait]) -> tuple[bool, bool, bool, int, int, float]:
-        # Of calls whose missing ranks all wait elsewhere, one for a rank at the end of a chain says most: first one in
-        # which such a rank waits, of those the one of the smallest group, and then that with the fewest missing.
+        # Of calls whose missing ranks all wait elsewhere, one for a suspect says most: first one in which a suspect
+        # waits, of those the one of the smallest group, and then that with the fewest missing.
         is_led = all(by_pid[missing.pid] for missing in same[0].missing)
-        for_end = any(missing.pid in at_ends for missing in same[0].missing)
-        of_end = any(wait.who.pid in at_ends for wait in same)
-        return is_led, not for_end, not of_end, len(same[0].members), len(same[0].missing), -same[0].seconds
+        for_suspect = any(missing.pid in suspects for missing in same[0].missing)
+        of_suspect = any(wait.who.pid in suspects for wait in same)
+        return is_led, not for_suspect, not of_suspect, len(same[0].members), len(same[0].missing), -same[0].seconds
 
     return [_stuck_call(same, by_pid) for same in sorted(calls.values(), key=consequence)]
 

@@ -95,14 +95,27 @@ def draw(seed: int, most: int = 8, faults: Sequence[str] = FAULTS) -> Program:
     when = style.makes if is_about_making else chance.choice((1, 3, 4, 5))
     acts = [[act for step in steps[rank] for act in step] + [Act("sync")] for rank in range(ranks)]
     program = Program(seed, ranks, _groups(shape), acts)
+    plant(chance, program, steps, culprits, fault, when, [Act("sync")])
+    program.told = f"seed {seed}: {style}; {program.fault} of rank {program.culprit} in step {when}"
+    return program
+
+
+def plant(
+    chance: random.Random,
+    program: Program,
+    steps: Sequence[list[list[Act]]],
+    culprits: Sequence[int],
+    fault: str,
+    when: int,
+    last: Sequence[Act],
+) -> None:
+    """Let the first of these ranks that can do so go wrong in a step; `last`: what each does behind its last step."""
     for culprit in culprits:
         changed = _CHANGES[fault](chance, steps[culprit], when)
         if changed is not None:
-            program.acts[culprit] = [*changed, Act("sync")]
+            program.acts[culprit] = [*changed, *last]
             program.fault, program.culprit = fault, culprit
-            break
-    program.told = f"seed {seed}: {style}; {program.fault} of rank {program.culprit} in step {when}"
-    return program
+            return
 
 
 def _groups(shape: tuple[int, int, int]) -> dict[str, list[list[int]]]:

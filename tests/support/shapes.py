@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from support.faulty import _CHANGES, FAULTS, MORE_FAULTS, STEPS, Act, Program
+from support.faulty import FAULTS, MORE_FAULTS, STEPS, Act, Program, plant
 
 Steps = list[list[list[Act]]]  # by rank and step
 
@@ -31,12 +31,7 @@ def draw(seed: int, shape: str, ends: bool) -> Program:
     faults = (*FAULTS, *MORE_FAULTS)
     fault, culprits, when = faults[seed % len(faults)], list(range(ranks)), chance.choice((1, 3, 4, 5))
     chance.shuffle(culprits)
-    for culprit in culprits:
-        changed = _CHANGES[fault](chance, steps[culprit], when)
-        if changed is not None:
-            program.acts[culprit] = [*changed, *last]
-            program.fault, program.culprit = fault, culprit
-            break
+    plant(chance, program, steps, culprits, fault, when, last)
     program.told = f"{shape}, seed {seed}, {ranks} ranks, {syncs}: {program.fault} of rank {program.culprit}"
     return program
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-MOST_RANGES = 8
+_MOST_RANGES = 8
 _LONGEST_HOST = 24
 
 
@@ -80,13 +80,13 @@ def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def ranks_in_words(ranks: Iterable[int], most: int | None = MOST_RANGES, dash: str = "-") -> str:
+def ranks_in_words(ranks: Iterable[int], most: int | None = _MOST_RANGES, dash: str = "-") -> str:
     """Return ranks, of which there are some, as ``rank 3`` or ``ranks 0-3, 7``."""
     different = sorted(set(ranks))
     return f"{plural(len(different), 'rank')} {told_ranges(ranges_of(different), most, dash)}"
 
 
-def told_ranges(ranges: Sequence[tuple[int, int]], most: int | None = MOST_RANGES, dash: str = "-") -> str:
+def told_ranges(ranges: Sequence[tuple[int, int]], most: int | None = _MOST_RANGES, dash: str = "-") -> str:
     """Return ranges as ``0-3, 7, 8, 10-511``; at most so many, then how many more numbers there are."""
     shown, more = ranges[:most], sum(last - first + 1 for first, last in ranges[most:]) if most else 0
     told = ", ".join(_range(first, last, dash) for first, last in shown)

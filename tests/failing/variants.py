@@ -25,6 +25,7 @@ LEAVE_MEMORY = {"cudaFree", "cuMemAddressFree", "cuMemRelease", "cuMemUnmap", "n
 OF_TRACEHOOK = (
     r"Registration(?:Error|Failed|Mismatch|Timeout): |PeerError: |DistBackendError: [^\0]*tracehook: communicator "
 )
+REMOVES = "rounds.delete_key"  # keys that nobody reads any more
 # It puts a signal on a stream. Where it fails the peer's stream waits, as for a kernel that was not launched.
 LAUNCHES = {"cuStreamBatchMemOp_v2"}
 
@@ -41,7 +42,13 @@ class Variant(TypedDict):
 def loses_the_store(variant: Variant) -> bool:
     """Whether a rank can no longer use the store after its post: it cannot know whether the others go on."""
     call = variant["call"]
-    return call.startswith("rounds.") and call != "rounds.set" and variant["ordinal"] == ALWAYS
+    return call.startswith("rounds.") and call not in {"rounds.set", REMOVES} and variant["ordinal"] == ALWAYS
+
+
+def stops_nobody(variant: Variant) -> bool:
+    """Whether the ranks go on as if nothing had failed: a store fails once, removes nothing, or fails the watchdog."""
+    call = variant["call"]
+    return "." in call and (variant["ordinal"] != ALWAYS or call == REMOVES or call.startswith("watch."))
 
 
 def ends_in_nccl(variant: Variant) -> bool:
@@ -51,7 +58,8 @@ def ends_in_nccl(variant: Variant) -> bool:
 
 def patience_of(variant: Variant) -> float:
     """Return the seconds that an agreement waits."""
-    never_comes = variant["ordinal"] == ALWAYS or variant["call"] in ALONE or ends_in_nccl(variant)
+    is_constant = variant["ordinal"] == ALWAYS and not stops_nobody(variant)
+    never_comes = is_constant or variant["call"] in ALONE or ends_in_nccl(variant)
     return SHORT if never_comes else LONG
 
 
@@ -103,8 +111,8 @@ def problems(variant: Variant, told: Sequence[Mapping[str, Any]]) -> list[str]:
             found.append(f"on rank {own} nothing can be given back: {each['free']}")
         if "end" in each:
             found.append(f"on rank {own} the groups do not end: {each['end']}")
-    if any(raised) and "." in call and variant["ordinal"] != ALWAYS:
-        found.append("a store that failed once stopped the ranks")
+    if any(raised) and stops_nobody(variant):
+        found.append("a failure of the store that nobody waits for stopped the ranks")
     if loses_the_store(variant):
         if any(raised) and not re.search(f"a failure of {call.partition('.')[2]} that was planned", raised[rank]):
             found.append(f"rank {rank} does not name the cause")

@@ -146,7 +146,7 @@ def count(device: torch.device) -> dict[str, Any]:
 def show(found: dict[str, Any]) -> None:
     """Print the table of one rank."""
     gib = 1 << 30
-    policy = os.environ.get("SYMM_REGISTER_POLICY", "shared")
+    policy = os.environ.get("SYMM_REGISTER_POLICY", "isolated")
     print(
         f"{dist.get_world_size()} ranks, {LAYERS} layers, {found['scopes']} scopes; "
         f"at most {found['peak'] / gib:.2f} GiB alive at once; policy {policy}"

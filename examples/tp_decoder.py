@@ -12,7 +12,7 @@ symmetric  they come from a scope that says nothing of operation and size
 policy     they come from a scope that says both, so that SYMM_REGISTER_POLICY can decide by the batch
 
 The arm `symmetric` also asks the policies. One that decides by size leaves its question to the next, for instance with
-SYMM_REGISTER_POLICY=by-size,shared; the table says where each arm's buffers were.
+SYMM_REGISTER_POLICY=by-size,isolated; the table says where each arm's buffers were.
 """
 
 import argparse
@@ -201,7 +201,7 @@ def main() -> None:
     tracehook.enable()
     first = dist.get_rank() == 0
     decoder = Decoder(arguments, device)
-    policy = os.environ.get("SYMM_REGISTER_POLICY", "shared")
+    policy = os.environ.get("SYMM_REGISTER_POLICY", "isolated")
     if first:
         print(f"{arguments.layers} layers, hidden {arguments.hidden}, {dist.get_world_size()} ranks, policy {policy}")
         print("us a step, median of the rounds' slowest ranks; ratios to plain; memory of symmetric, of policy")

@@ -201,7 +201,7 @@ class Settings:
     )
     policy: tuple[str, ...] = _setting(
         "SYMM_REGISTER_POLICY",
-        ("shared",),
+        ("isolated",),
         _names,
         "names of pool policies, separated by commas: the first answer wins (docs/policies.md)",
         is_shared=True,

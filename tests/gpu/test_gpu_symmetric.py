@@ -121,3 +121,12 @@ def test_symmetric_kernels_run(ranks: int, tmp_path: Path, policy: str) -> None:
             assert found["reduce_scatter"] == size * 10 * own + size * (size - 1) / 2
         assert [kernel for kernel in facts["kernels"] if "ncclSymk" in kernel], facts["kernels"]
         assert set(facts["pools"]) == ({"shared"} if policy == "shared" else {"group"})
+
+
+def test_a_process_with_a_past_joins_new_ones(ranks: int, tmp_path: Path) -> None:
+    """Default groups of some of the processes follow each other: no rank has memory of an earlier one."""
+    if ranks not in (2, 3):
+        pytest.skip("the job has groups for two and for three processes")
+    result = play("replaced_ranks.py", ranks=ranks, log=tmp_path, TEST_STORE=str(tmp_path / "store"))
+    for facts in told(result, ranks):
+        assert facts["sums"] == [True] * 24

@@ -68,8 +68,7 @@ class MemorySteps(Player):
                 made = next(steps)
                 assert next(steps, None) is None
             elif "thread" in step.how:
-                with ThreadPoolExecutor(1) as thread:
-                    made = thread.submit(whole).result()
+                made = self.workers[at * (RANK + 1) % 2].submit(whole).result()  # whichever is free
             else:
                 made = whole()
         for number, tensor, size in zip(step.tensors, made, step.sizes, strict=True):

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ class Player:
         self.wrong: list[str] = []
         self.at = 0
         self._rests = threading.Event()
+        self.workers = [ThreadPoolExecutor(1), ThreadPoolExecutor(1)]
 
     # --- surroundings ---
 
@@ -79,6 +81,8 @@ class Player:
     def rest(self) -> None:
         """Make the machine what it was."""
         self._rests.set()
+        for thread in self.workers:
+            thread.shutdown()
         time.time = _now
         sys.setswitchinterval(0.005)
 
@@ -92,6 +96,8 @@ class Player:
         memory._settings = own
         memory._pool_choice = type(memory._pool_choice)([self.around.policy], memory.push)
         handshake.this_host = lambda: f"host {self.around.hosts[RANK]}"  # type: ignore[assignment]  # nothing clears it
+        if Player.had_groups and self.around.veteran == RANK:
+            self._live_before()
         store = surroundings.make_store(self.around, self.control, name, RANK, self.folder)
         limit = timedelta(seconds=self.patience)
         dist.init_process_group(
@@ -112,6 +118,17 @@ class Player:
                 if RANK in part:
                     self.groups[name] = group
         Player.had_groups = True
+
+    def _live_before(self) -> None:
+        """Have a default group of this process alone, with scopes that the later ones do not have."""
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=device)
+        for step in self.program.steps[:3]:
+            with tracehook.symmetric():
+                made = [torch.empty(3 * size, device=device) for size in step.sizes]
+            for tensor in made:
+                dist.all_reduce(tensor)
+            del made
+        dist.destroy_process_group()
 
     def end(self) -> list[str]:
         """Destroy the groups; return what is left."""

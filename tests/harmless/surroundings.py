@@ -27,6 +27,7 @@ class Surroundings:
     is_bound: bool  # the groups know their devices, so torch makes their communicators at once
     clocks: tuple[float, ...]  # seconds by which each rank's clock jumps at the start
     busy: int  # the rank that computes beside; -1: none
+    veteran: int  # the rank whose process had another default group before; -1: none
     switch: float  # seconds after which Python lets another thread run
     collects: int  # allocations after which Python looks for garbage; 0: never
 
@@ -42,14 +43,17 @@ def draw(seed: int, ranks: int, is_calm: bool = False) -> Surroundings:
         hosts=hosts,
         guards=guards if chance.random() < 0.2 else ("on",) * ranks,
         patience=chance.choice((SHORT, LONG)),
-        policy=chance.choice(("shared", "shared", "isolated")),
+        policy=chance.choice(("isolated", "isolated", "shared")),
         is_bound=chance.random() < 0.7,
         clocks=tuple(chance.choice((0.0, 0.0, 3600.0, -86400.0)) for _ in range(ranks)),
         busy=chance.choice((-1, -1, -1, chance.randrange(ranks))),
         switch=chance.choice((0.005, 0.005, 0.0001, 0.02)),
         collects=chance.choice((700, 700, 50, 0)),
+        veteran=chance.choice((-1, -1, chance.randrange(ranks))),
     )
-    return replace(drawn, guards=("on",) * ranks, patience=LONG, is_bound=True, busy=-1) if is_calm else drawn
+    return (
+        replace(drawn, guards=("on",) * ranks, patience=LONG, is_bound=True, busy=-1, veteran=-1) if is_calm else drawn
+    )
 
 
 def make_store(found: Surroundings, control: Any, name: str, rank: int, folder: Path) -> Any:

@@ -13,7 +13,7 @@ REASONS = {
     "not_cuda": ("not_cuda", "on cpu"),
     "not_enabled": ("not_enabled", "no scope was entered"),
     "not_in_pool": ("not_in_pool", "tracehook.symmetric(group)"),
-    "not_registered": ("not_registered", "pool 'shared', but in no window of group 1"),
+    "not_registered": ("not_registered", "pool 'group 0', but in no window of group 1"),
     "other_device": ("other_device", "the tensor is on cuda:"),
     "outside": ("outside", "ends outside it"),
     "mismatch": ("mismatch", "rank 0 wants 'a segment of 67108864 bytes'; rank 1 wants 'a segment of 100663296 bytes'"),

@@ -79,7 +79,25 @@ def test_threads_that_take_turns(tmp_path: Path) -> None:
     found = _one("threads_by_turns", tmp_path)
     assert found["errors"] == []
     assert found["sums"] == [[3.0] * 5] * 2
-    assert found["pools"] == ["shared", "shared thread 2"]
+    assert found["pools"] == ["group 1", "group 2"]
+
+
+def test_threads_of_a_pool_take_turns_differently_on_each_rank(tmp_path: Path) -> None:
+    """A server leaves its calls to whichever thread is free: the places do not depend on it."""
+    assert _one("threads_of_a_pool", tmp_path) == {"sums": [3.0] * 12}
+
+
+def test_a_group_that_is_gone_leaves_no_memory_behind(tmp_path: Path) -> None:
+    """The next group's first scope gives up the pool of the one before."""
+    assert _one("groups_come_and_go", tmp_path) == {"held": [32] * 4}
+
+
+@pytest.mark.parametrize("policy", ["isolated", "shared"])
+def test_a_process_with_a_past_joins_new_ones(tmp_path: Path, policy: str) -> None:
+    """Default groups of other processes follow each other, each with scopes of other sizes: no rank has old memory."""
+    env = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_POLICY": policy, "SYMM_REGISTER_TIMEOUT": "60"}
+    run = rehearse("replaced_ranks.py", ranks=3, log=tmp_path / "log", env=env, timeout=120).assert_good()
+    assert [facts["sums"] for facts in run.told] == [[True] * 24] * 3, run.output
 
 
 def test_a_rank_that_keeps_a_destroyed_group_gives_its_memory_back(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tracehook.policies.chooser import REMEMBERED, Choice, Chooser
 from tracehook.symmetric_memory.pool_choice import PoolChoice
 
 REQUEST = Request(groups=("tp",), ranks=(2,), device=0, operation="all_reduce", nbytes=1 << 20)
-DEFAULT = Choice(Answer.SHARED, "default", -1)
+DEFAULT = Choice(Answer.ISOLATED, "default", -1)
 CODE = '''
 from tracehook.policies import Answer
 
@@ -104,7 +104,7 @@ def test_the_built_in_policies() -> None:
     ],
 )
 def test_the_first_answer_wins(chooser, said, names, nbytes, chosen) -> None:
-    """A policy that returns None leaves the answer to the next one; if all abstain, or there is none, it is shared."""
+    """A policy that returns None leaves the answer to the next one; if all abstain, or there is none, it is isolated."""
     assert chooser(*names).choose(replace(REQUEST, nbytes=nbytes)) == chosen
     assert said == []
 
@@ -202,7 +202,8 @@ def test_only_the_chosen_policies_are_imported(chooser) -> None:
 
 def test_several_groups_of_a_scope_ask_no_policy_with_a_fingerprint(packages, said, monkeypatch) -> None:  # noqa: ARG001
     """A rank that has both groups alike does not know whether another one, which is in one of them, has so too."""
-    chosen = PoolChoice(["always"], lambda *_, **__: None)
+    told: list[int] = []
+    chosen = PoolChoice(["always"], lambda _, choice, **__: told.append(choice))
     monkeypatch.setattr(sys.modules["some_policies"].always, "fingerprint", lambda: "one", raising=False)
     facts = [SimpleNamespace(name=name, desc=None, ranks=2, members=(0, 1)) for name in "ab"]
     groups: list[Any] = [SimpleNamespace(facts=each) for each in facts]
@@ -211,7 +212,8 @@ def test_several_groups_of_a_scope_ask_no_policy_with_a_fingerprint(packages, sa
         group.choices = set()
         group.partition = ""
     assert chosen.pool(groups[:1], 0, False, (None, None, None)) == "group a"
-    assert chosen.pool(groups, 0, False, (None, None, None)) == "shared"
+    assert chosen.pool(groups, 0, False, (None, None, None)) == "group a+b"
+    assert told == [0, -1]
 
 
 def test_the_first_policy_that_knows_sizes_says_them(packages, chooser, said, monkeypatch) -> None:  # noqa: ARG001

@@ -199,7 +199,7 @@ def _start(ranks: int | None, groups: dict[str, int]) -> NoReturn:
         _refuse(f"{count} ranks, but this machine has {devices} GPUs: give --ranks, or use torchrun -m tracehook tune")
     _require_groups(groups, count)
     launcher = [sys.executable, "-m", "tracehook.tuning.launcher", "--standalone", f"--nproc-per-node={count}"]
-    own = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_POLICY": "shared", "OMP_NUM_THREADS": "1"}
+    own = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_POLICY": "isolated", "OMP_NUM_THREADS": "1"}
     environment = os.environ | own
     process = subprocess.Popen([*launcher, "-m", "tracehook", *sys.argv[1:]], env=environment)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())

@@ -31,7 +31,7 @@ class Chooser:
 
     A policy that is missing, cannot be loaded, raises or returns something that is no answer is skipped, and named with
     one line through `report`: once for each policy and kind of problem, not at every call. If no policy answers, the
-    answer is :attr:`Answer.SHARED`. May be called from several threads.
+    answer is :attr:`Answer.ISOLATED`. May be called from several threads.
     """
 
     def __init__(self, names: Sequence[str], report: Callable[[str], object]) -> None:
@@ -94,7 +94,7 @@ class Chooser:
                 return Choice(answer, row.name, index)
             if answer is not None:
                 self._skip(row, "return", f"returned {type(answer).__name__}, expected an Answer or None")
-        return Choice(Answer.SHARED, "default", -1)
+        return Choice(Answer.ISOLATED, "default", -1)
 
     def _skip(self, row: PolicyEntry, kind: str, why: str) -> None:
         if (row.name, kind) not in self._reported:

@@ -1,4 +1,4 @@
-"""The built-in policy ``isolated``."""
+"""The built-in policy ``isolated``, the default."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ def choose(_: Request) -> Answer:
     """A pool for each group: fewer windows, more memory.
 
     A segment belongs to one group (or one set of groups that were named together), so no other group needs a window on
-    it. In return no group can use what another one has freed, and each keeps partly filled segments of its own.
+    it, and none moves its places: which threads make scopes does not matter. In return no group can use what another
+    one has freed, and each keeps partly filled segments of its own.
     """
     return Answer.ISOLATED

@@ -60,7 +60,7 @@ class SymmetricMemory:
         self._stalls = StallWatch(settings.timeout, self._report_stall)
         self._pool_choice = PoolChoice(settings.policy, push)
         self._groups: dict[int, GroupWindows] = {}  # by id of the torch object
-        self._users: dict[str, set[str]] = defaultdict(set)  # names of groups by pool
+        self._users: dict[str, weakref.WeakSet[GroupWindows]] = defaultdict(weakref.WeakSet)  # by pool
         self._lock = threading.RLock()
         self._sessions = sessions
         self._others = OtherCommunicators(settings, self._stalls, self._sessions)
@@ -87,8 +87,9 @@ class SymmetricMemory:
         pool = self._pool_choice.pool(windows, device, graph, hints)
         if pool is None:
             return None
+        self._end_pools()
         with self._lock:
-            self._users[pool].update(found.facts.name for found in windows)
+            self._users[pool].update(windows)
         pair = self._pools.pair(pool, device)
         native = _core.PoolScope(pair.eager, pair.graph, self._owner(windows))
         communicators = [one for found in windows if (one := found.communicator()) is not None]
@@ -197,6 +198,7 @@ class SymmetricMemory:
             found.require_awake()
         self._refuse_in_scope("trim")
         before = sum(segment.size for segment in _core.pool_segments())
+        self._end_pools()
         pools = self._pools_of({found.facts.name for found in chosen})
         quiet = {device: self._pools.release_cache(device, pools) for device in {one.facts.device for one in chosen}}
         for found in in_order(chosen):
@@ -209,12 +211,25 @@ class SymmetricMemory:
         return before - sum(segment.size for segment in _core.pool_segments())
 
     def _pools_of(self, names: Set[str]) -> set[str]:
-        """Return the pools that these groups may use, and those whose groups are gone."""
-        alive = {found.facts.name for found in self._all() if found.is_in_use()}
+        """Return the pools that these groups may use, and the one that is nobody's."""
         with self._lock:
-            users = {pool: set(used) for pool, used in self._users.items()}
-        unused = {SHARED_POOL} - users.keys()
-        return unused | {pool for pool, used in users.items() if used & names or not used & alive}
+            users = {pool: {found.facts.name for found in used} for pool, used in self._users.items()}
+        return {pool for pool, used in users.items() if used & names} | ({SHARED_POOL} - users.keys())
+
+    def _end_pools(self) -> None:
+        """Give up the pools whose groups are gone.
+
+        A new group gets a new pool even if it has the name of an older one: its other ranks may be new processes.
+        """
+        with self._lock:
+            users = {pool: list(used) for pool, used in self._users.items()}
+        gone = {pool for pool, used in users.items() if not any(found.is_in_use() for found in used)}
+        if gone:
+            with self._lock:
+                for pool in gone:
+                    self._users.pop(pool, None)
+            if self._pools.end(gone):
+                _core.release_idle()
 
     def release_graphs(self) -> None:
         """See :func:`tracehook.release_graphs`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence, Set
 
 from tracehook.log.stderr import say_once
@@ -20,8 +19,6 @@ class PoolChoice:
     def __init__(self, names: Sequence[str], push: Callable[..., None]) -> None:
         self._push = push
         self._chooser = Chooser(names, self._report)
-        self._threads: dict[int, int] = {}  # numbers of the threads that made the first scope of a group
-        self._first_threads: dict[str, int] = {}  # these numbers, by group
 
     def pool(
         self,
@@ -45,22 +42,12 @@ class PoolChoice:
             found.choices.add((choice.policy, choice.answer))
         match choice.answer:
             case Answer.SHARED:
-                return self._shared(windows)
+                # A rank outside of a group would not move the pool alike: groups of the same ranks share one.
+                return " ".join([SHARED_POOL, *sorted({found.partition for found in windows} - {""})])
             case Answer.ISOLATED:
                 return "group " + "+".join(sorted(names))
             case Answer.NONE:
                 return None
-
-    def _shared(self, windows: Sequence[GroupWindows]) -> str:
-        """Return the pool that groups of the same ranks share, as far as one thread made the first scope of each.
-
-        A rank outside of them would not move the pool alike, and neither would two threads: which of them allocates
-        first is another one on each rank. Its name is local to this process.
-        """
-        mine = self._threads.setdefault(threading.get_native_id(), 1 + len(self._threads))
-        threads = {self._first_threads.setdefault(found.facts.name, mine) for found in windows}
-        parts = sorted({found.partition for found in windows} - {""})
-        return " ".join([SHARED_POOL, *parts, *(f"thread {number}" for number in sorted(threads - {1}))])
 
     def _unequal(self, windows: Sequence[GroupWindows]) -> Set[str]:
         """Return the policies that must not be asked: what they depend on is not alike on all ranks of the group."""

@@ -51,6 +51,7 @@ class Pools:
         self._pairs: dict[tuple[str, int], PoolPair] = {}
         self._names: list[str] = [""]
         self._released: set[Any] = set()  # pools of captured graphs that are gone
+        self._kept: dict[int, list[Any]] = defaultdict(list)  # those of ended pools, until the graphs are gone
         self._replaced: dict[int, list[Any]] = defaultdict(list)  # ids of torch's pools to give up, by device
         self._lock = threading.Lock()
         self._told = False
@@ -109,6 +110,24 @@ class Pools:
         """Let the next :meth:`release_cache` include the memory of captured graphs."""
         with self._lock:
             self._released.update(pair.graph for pair in self._pairs.values())
+            for device in list(self._kept):
+                self._replaced[device] += self._kept.pop(device)
+
+    def end(self, names: Set[str]) -> bool:
+        """Give these pools up, with all their memory that holds no tensor. A pool of such a name begins anew.
+
+        Return whether torch could do it now: see :meth:`release_cache`.
+        """
+        with self._lock:
+            ended = [key for key in self._pairs if key[0] in names]
+            for key in ended:
+                device, pair = key[1], self._pairs.pop(key)
+                self._replaced[device] += pair.eager.replace_idle()
+                of_graphs = self._replaced if pair.graph in self._released else self._kept
+                of_graphs[device] += pair.graph.replace_idle()
+                self._released.discard(pair.graph)
+        given_up = [self._give_up(device) for device in {device for _, device in ended}]
+        return all(given_up)
 
     def release_cache(self, device: int, names: Set[str]) -> bool:
         """Make torch give back every segment of these pools of the device that holds no tensor.
@@ -128,14 +147,19 @@ class Pools:
                         self._replaced[device] += pair.graph.replace_idle()
                         if not pair.graph.open():
                             self._released.remove(pair.graph)
+        if not self._give_up(device):
+            return False
+        # What older pools of torch still held, whose tensors are gone by now.
+        torch.cuda.empty_cache()
+        return True
+
+    def _give_up(self, device: int) -> bool:
         if not _core.quiet(device):
             return False
         with self._lock:
             replaced = self._replaced.pop(device, [])
         for pool in replaced:
             _core.drop_pool(device, pool)
-        # What older pools of torch still held, whose tensors are gone by now.
-        torch.cuda.empty_cache()
         return True
 
 

@@ -331,9 +331,6 @@ def trim(group: Groups = None, *, communicator: Any = None) -> int:
     captured graphs stays until :func:`release_graphs`. While a device communicator of the group lives
     (``ncclDevCommCreate``), all its memory stays.
 
-    With the ``shared`` policy the memory belongs to all groups of the device. Ranks that trim a subgroup alone have
-    other memory afterwards than the other ranks, and no longer agree with them.
-
     While another thread of the device is in a scope or in ``use_mem_pool``, or captures, PyTorch cannot give up memory
     of pools. Then this rank offers nothing, so no rank gives anything back, and a later call does it.
 

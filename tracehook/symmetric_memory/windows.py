@@ -27,7 +27,7 @@ Make = Callable[[], tuple[int, int | None]]
 _ADVICE = {
     REGISTER: "Let the ranks allocate alike: tensors of the same sizes, in one order. A segment may be larger than its "
     "tensor; one of 1 to 10 MiB takes 20 MiB. tracehook.trim(group), on all ranks, gives back what is not used alike. "
-    "If threads open scopes at the same time, set SYMM_REGISTER_POLICY=isolated on all ranks",
+    "If threads open scopes at the same time, let each of them use its own group, with SYMM_REGISTER_POLICY=isolated",
     REGISTER_OTHER: "Let all ranks register the same sizes in one order; what each rank chooses by itself, as in "
     "tuning or warm-up, has to be one choice for all",
 }

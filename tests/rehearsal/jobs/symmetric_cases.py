@@ -227,7 +227,7 @@ def freed_while_registered() -> None:
     del tensor
     memory = state.Switch.memory
     assert memory is not None
-    memory._pools.release_cache(device.index, {"shared"})
+    memory._pools.release_cache(device.index, {f"group {dist.group.WORLD.group_name}"})
     retired = tracehook.status()["pools"][0]["retired_bytes"]
     again = symmetric(RANK + 1)
     tell(retired=retired, same=again.data_ptr() == address, before=before, after=windows())

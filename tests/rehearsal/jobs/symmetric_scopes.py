@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -121,6 +122,38 @@ def threads_by_turns() -> Facts:
 
     together(partial(work, 0), partial(work, 1))
     return {"errors": errors, "sums": sums, "pools": sorted(row["pool"] for row in tracehook.status()["pools"])}
+
+
+def threads_of_a_pool() -> Facts:
+    """A pool of threads makes the scopes of two groups in turn. Another thread takes the next scope on each rank."""
+    groups = [new_group(), new_group()]
+    sums: list[float] = []
+    threads = [ThreadPoolExecutor(1), ThreadPoolExecutor(1)]
+
+    def work(index: int, size: float) -> float:
+        torch.cuda.set_device(device)
+        return reduced(symmetric(RANK + 1, size, groups[index]), groups[index])
+
+    for turn in range(6):
+        size = (3, 12, 1)[turn % 3]
+        sums.append(threads[turn % 2 * RANK].submit(work, turn % 2, size).result())
+        kept = symmetric(RANK + 1, 2, groups[0])
+        sums.append(work(1, size))
+        del kept
+    for thread in threads:
+        thread.shutdown()
+    return {"sums": sums}
+
+
+def groups_come_and_go() -> Facts:
+    """Groups follow each other, each with memory of its own in a scope."""
+    held = []
+    for _ in range(4):
+        group = new_group()
+        reduced(symmetric(RANK + 1, SIZE, group), group)
+        dist.destroy_process_group(group)
+        held.append(sum(row["bytes"] for row in tracehook.status()["pools"]) // MB)
+    return {"held": held}
 
 
 def other_thread() -> Facts:
@@ -411,7 +444,7 @@ def status() -> Facts:
     """Status counts pools, segments and windows."""
     group = new_group()
     kept = [symmetric(1, size, group) for size in (32, 48)]
-    pool = next(row for row in tracehook.status()["pools"] if row["pool"] == "shared")
+    pool = next(row for row in tracehook.status()["pools"] if row["pool"] == f"group {group.group_name}")
     row = next(row for row in tracehook.status()["windows"] if row["group"] == group.group_name)
     del kept
     tracehook.trim(group)

@@ -1,6 +1,6 @@
 -- severity: error
 -- sentence: The ranks wanted to register different windows, or had used windows differently; nothing was registered.
--- advice: Let the ranks allocate alike inside their scopes; tracehook.trim(group), called on all ranks, gives back what is not used alike; if threads open scopes at the same time, set SYMM_REGISTER_POLICY=isolated on all ranks.
+-- advice: Let the ranks allocate alike inside their scopes; tracehook.trim(group), called on all ranks, gives back what is not used alike; if threads open scopes at the same time, let each of them use its own group, with SYMM_REGISTER_POLICY=isolated.
 -- divergence: always
 -- needs: agreement.mismatch
 -- What a rank wanted is not in the log, but the memory of its pools that had no window of that communicator is.

@@ -32,11 +32,12 @@ Pool::TorchPool& Pool::take(std::uint32_t owner) {
     const Clock::time_point now = Clock::now();
     {
         const std::lock_guard guard(mutex_);
-        auto found = std::ranges::find_if(
-            torch_pools_, [&](const TorchPool& pool) { return pool.used.thread == me; });
+        auto found = std::ranges::find_if(torch_pools_, [&](const TorchPool& pool) {
+            return pool.used.depth > 0 && pool.used.thread == me;
+        });
         if (found == torch_pools_.end()) {
-            found = std::ranges::find_if(
-                torch_pools_, [](const TorchPool& pool) { return pool.used.depth == 0; });
+            found = std::ranges::find(torch_pools_, 0,
+                                      [](const TorchPool& pool) { return pool.used.depth; });
         }
         if (found != torch_pools_.end()) {
             if (found->used.depth++ == 0) {
@@ -123,7 +124,7 @@ bool Pool::abandon(std::uint32_t owner) {
             return false;
         }
         pool = &*std::ranges::find_if(torch_pools_, may_be);
-        pool->used.thread = 0; // which would find it here at its next scope
+        pool->used.thread = 0; // which would find it here until end() has ended it
         pool->number.fetch_add(1, std::memory_order_release);
     }
     windows::ScopeStack::count_abandoned(device_);

@@ -4,8 +4,9 @@
 // It consists of pools of torch, one for each thread that is in a scope at the same time. torch
 // asks the pools that are begun, the newest first, whose an allocation is. So each thread begins
 // one of its own when it enters: then its innermost scope wins over whatever it had begun before
-// (use_mem_pool, a capture), and no other thread changes that. Threads that take turns share one
-// pool of torch; a thread gets the one that it had before if that is free.
+// (use_mem_pool, a capture), and no other thread changes that. A thread gets the oldest pool of
+// torch that is free, whichever it had before: which thread takes a turn is another one on each
+// rank.
 //
 // enter() and leave() are called by the thread of the scope, without the GIL and with none of our
 // locks held: each takes the allocator's lock, which a free that waits for NCCL may hold.

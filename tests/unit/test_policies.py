@@ -104,7 +104,7 @@ def test_the_built_in_policies() -> None:
     ],
 )
 def test_the_first_answer_wins(chooser, said, names, nbytes, chosen) -> None:
-    """A policy that returns None leaves the answer to the next one; if all abstain, or there is none, it is isolated."""
+    """A policy that returns None leaves the answer to the next one; if all abstain, it is isolated."""
     assert chooser(*names).choose(replace(REQUEST, nbytes=nbytes)) == chosen
     assert said == []
 

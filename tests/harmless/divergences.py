@@ -79,8 +79,9 @@ def _can(kind: str, steps: list[Step], at: int, step: Step) -> bool:
             return step.kind == other.kind == "scope" and step.group == other.group and step.sizes != other.sizes
         case "memory":  # in a group that has the window
             return step.kind == "all_reduce" and (SUMS_IN_PLACE | {"other group"}).isdisjoint(step.how)
-        case "count":
-            return step.kind == "all_reduce" and SUMS_IN_PLACE.isdisjoint(step.how)
+        case "count":  # at the first sum of this tensor: later on nobody compares numbers of elements
+            summed = {number for other in steps[:at] if other.kind in ("all_reduce", "start") for number in other.tensors}
+            return step.kind == "all_reduce" and SUMS_IN_PLACE.isdisjoint(step.how) and summed.isdisjoint(step.tensors)
         case "group":
             return step.kind == "all_reduce" and step.group in ("world", "twin") and "functional" not in step.how
         case "leaves" | "killed":

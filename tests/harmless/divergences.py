@@ -33,7 +33,8 @@ KINDS = {
 NOTICED = frozenset(KINDS) - {"order", "swap", "skip"}
 # Steps at which all ranks of a group wait for each other.
 MEETS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "reduce", "plain", "barrier", "sync"})
-SUMS_IN_PLACE = frozenset({"out of place", "functional", "helper"})
+# Ways to sum where the tensor of the scope is not in place, or its group has no window.
+HAS_NO_WINDOW = frozenset({"out of place", "functional", "helper", "other group"})
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,11 @@ def _can(kind: str, steps: list[Step], at: int, step: Step) -> bool:
         case "swap":
             other = steps[at + 1] if at + 1 < len(steps) else step
             return step.kind == other.kind == "scope" and step.group == other.group and step.sizes != other.sizes
-        case "memory":  # in a group that has the window
-            return step.kind == "all_reduce" and (SUMS_IN_PLACE | {"other group"}).isdisjoint(step.how)
+        case "memory":
+            return step.kind == "all_reduce" and HAS_NO_WINDOW.isdisjoint(step.how)
         case "count":  # at the first sum of this tensor: later on nobody compares numbers of elements
             summed = {number for other in steps[:at] if other.kind in ("all_reduce", "start") for number in other.tensors}
-            return step.kind == "all_reduce" and SUMS_IN_PLACE.isdisjoint(step.how) and summed.isdisjoint(step.tensors)
+            return step.kind == "all_reduce" and HAS_NO_WINDOW.isdisjoint(step.how) and summed.isdisjoint(step.tensors)
         case "group":
             return step.kind == "all_reduce" and step.group in ("world", "twin") and "functional" not in step.how
         case "leaves" | "killed":

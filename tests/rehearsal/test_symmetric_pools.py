@@ -47,8 +47,8 @@ def choose(request):
     ("policy", "pools", "hinted"),
     [
         ("shared", ["shared"], True),
-        ("isolated", ["group 0", "group 0+1", "group 1"], True),
-        ("no-broadcast,isolated", ["group 0", "group 0+1", "group 1"], False),
+        ("isolated", ["group 0", "group 1", "sets"], True),
+        ("no-broadcast,isolated", ["group 0", "group 1", "sets"], False),
     ],
 )
 def test_policies_choose_the_pools(tmp_path: Path, policy: str, pools: list[str], hinted: bool) -> None:

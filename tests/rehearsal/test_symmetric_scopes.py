@@ -89,7 +89,7 @@ def test_threads_of_a_pool_take_turns_differently_on_each_rank(tmp_path: Path) -
 
 def test_a_group_that_is_gone_leaves_no_memory_behind(tmp_path: Path) -> None:
     """The next group's first scope gives up the pool of the one before."""
-    assert _one("groups_come_and_go", tmp_path) == {"held": [32] * 4}
+    assert _one("groups_come_and_go", tmp_path) == {"held": [64] * 4}
 
 
 @pytest.mark.parametrize("policy", ["isolated", "shared"])

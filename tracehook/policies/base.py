@@ -21,7 +21,7 @@ class Answer(Enum):
     """Where the memory comes from.
 
     SHARED: from the pool of the device that all groups of the same ranks share.
-    ISOLATED: from a pool that only this group (or this set of groups) uses.
+    ISOLATED: from a pool that only this group uses; for several groups, only scopes of groups with these ranks.
     NONE: from ordinary memory, without a pool of ours and without a window.
     """
 

@@ -10,7 +10,7 @@ from tracehook.policies.base import Answer, Request
 from tracehook.policies.chooser import Chooser
 from tracehook.symmetric_memory.windows import GroupWindows
 
-SHARED_POOL = "shared"
+SHARED_POOL, GROUP_POOL = "shared", "group"  # the first words of names
 
 
 class PoolChoice:
@@ -42,10 +42,9 @@ class PoolChoice:
             found.choices.add((choice.policy, choice.answer))
         match choice.answer:
             case Answer.SHARED:
-                # A rank outside of a group would not move the pool alike: groups of the same ranks share one.
-                return " ".join([SHARED_POOL, *sorted({found.partition for found in windows} - {""})])
-            case Answer.ISOLATED:
-                return "group " + "+".join(sorted(names))
+                return _of_ranks(SHARED_POOL, windows)
+            case Answer.ISOLATED:  # a pool for each set of groups would stay when one of them is gone
+                return f"{GROUP_POOL} {names[0]}" if len(names) == 1 else _of_ranks("sets", windows)
             case Answer.NONE:
                 return None
 
@@ -64,6 +63,11 @@ class PoolChoice:
     def _report(self, text: str) -> None:
         self._push("policy.failed")
         say_once(text)
+
+
+def _of_ranks(kind: str, windows: Sequence[GroupWindows]) -> str:
+    """Return the pool of that kind for groups of these ranks: a rank outside of them would not move it alike."""
+    return " ".join([kind, *sorted({found.partition for found in windows} - {""})])
 
 
 def paying_calls(names: Sequence[str]) -> dict[str, Threshold]:

@@ -51,7 +51,8 @@ class Pools:
         self._pairs: dict[tuple[str, int], PoolPair] = {}
         self._names: list[str] = [""]
         self._released: set[Any] = set()  # pools of captured graphs that are gone
-        self._kept: dict[int, list[Any]] = defaultdict(list)  # those of ended pools, until the graphs are gone
+        # For captured graphs, of pools that have ended. Graphs may live: so the next pool of the name has these.
+        self._graphs: dict[tuple[str, int], _core.Pool] = {}
         self._replaced: dict[int, list[Any]] = defaultdict(list)  # ids of torch's pools to give up, by device
         self._lock = threading.Lock()
         self._told = False
@@ -66,7 +67,8 @@ class Pools:
                 number = len(self._names)
                 self._names.append(name)
                 make = left_to_python(functools.partial(self._new, device))
-                found = PoolPair(number, _core.Pool(number, device, make), _core.Pool(number, device, make))
+                graph = self._graphs.pop((name, device), None) or _core.Pool(number, device, make)
+                found = PoolPair(number, _core.Pool(number, device, make), graph)
                 self._pairs[name, device] = found
             return found
 
@@ -110,24 +112,23 @@ class Pools:
         """Let the next :meth:`release_cache` include the memory of captured graphs."""
         with self._lock:
             self._released.update(pair.graph for pair in self._pairs.values())
-            for device in list(self._kept):
-                self._replaced[device] += self._kept.pop(device)
+            for (_, device), graph in self._graphs.items():
+                self._replaced[device] += graph.replace_idle()
+            self._graphs.clear()
 
-    def end(self, names: Set[str]) -> bool:
-        """Give these pools up, with all their memory that holds no tensor. A pool of such a name begins anew.
-
-        Return whether torch could do it now: see :meth:`release_cache`.
-        """
+    def forget(self, names: Set[str]) -> set[int]:
+        """Let the next scope begin anew with pools of these names. Return the devices where memory can be given up."""
         with self._lock:
             ended = [key for key in self._pairs if key[0] in names]
             for key in ended:
-                device, pair = key[1], self._pairs.pop(key)
-                self._replaced[device] += pair.eager.replace_idle()
-                of_graphs = self._replaced if pair.graph in self._released else self._kept
-                of_graphs[device] += pair.graph.replace_idle()
-                self._released.discard(pair.graph)
-        given_up = [self._give_up(device) for device in {device for _, device in ended}]
-        return all(given_up)
+                pair = self._pairs.pop(key)
+                self._replaced[key[1]] += pair.eager.replace_idle()
+                if pair.graph in self._released:
+                    self._replaced[key[1]] += pair.graph.replace_idle()
+                    self._released.remove(pair.graph)
+                else:
+                    self._graphs[key] = pair.graph
+            return {device for _, device in ended if self._replaced[device]}
 
     def release_cache(self, device: int, names: Set[str]) -> bool:
         """Make torch give back every segment of these pools of the device that holds no tensor.
@@ -147,13 +148,14 @@ class Pools:
                         self._replaced[device] += pair.graph.replace_idle()
                         if not pair.graph.open():
                             self._released.remove(pair.graph)
-        if not self._give_up(device):
+        if not self.give_up(device):
             return False
         # What older pools of torch still held, whose tensors are gone by now.
         torch.cuda.empty_cache()
         return True
 
-    def _give_up(self, device: int) -> bool:
+    def give_up(self, device: int) -> bool:
+        """Have torch give back what no tensor uses of pools that were replaced. See :meth:`release_cache`."""
         if not _core.quiet(device):
             return False
         with self._lock:

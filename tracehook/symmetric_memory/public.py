@@ -329,7 +329,8 @@ def trim(group: Groups = None, *, communicator: Any = None) -> int:
 
     A window goes only if no rank uses its segment. The memory goes when its last group has given it up. Memory of
     captured graphs stays until :func:`release_graphs`. While a device communicator of the group lives
-    (``ncclDevCommCreate``), all its memory stays.
+    (``ncclDevCommCreate``), all its memory stays. Memory of scopes for several groups with different ranks goes if all
+    of these groups are given together.
 
     While another thread of the device is in a scope or in ``use_mem_pool``, or captures, PyTorch cannot give up memory
     of pools. Then this rank offers nothing, so no rank gives anything back, and a later call does it.

@@ -146,11 +146,15 @@ def threads_of_a_pool() -> Facts:
 
 
 def groups_come_and_go() -> Facts:
-    """Groups follow each other, each with memory of its own in a scope."""
+    """Groups follow each other, each with memory of its own in a scope, and of a scope with the default group."""
     held = []
     for _ in range(4):
         group = new_group()
         reduced(symmetric(RANK + 1, SIZE, group), group)
+        with tracehook.symmetric([None, group]):
+            both = empty()
+        reduced(refill(both, RANK + 1))
+        del both
         dist.destroy_process_group(group)
         held.append(sum(row["bytes"] for row in tracehook.status()["pools"]) // MB)
     return {"held": held}

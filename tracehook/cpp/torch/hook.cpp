@@ -10,6 +10,9 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
 
 namespace {
 
@@ -179,19 +182,35 @@ int end_pool(int32_t device, const uint64_t pool[2], char* error, uint32_t error
 }
 
 // torch has no question for this. So a pool without memory is made and given up: torch refuses to
-// empty it while a graph is captured (before 2.13, also while any pool of the device is begun), and
-// then changes nothing.
+// empty it while a graph is captured (before 2.13, also while any pool of the device is begun). It
+// keeps what it refused to empty, so a later question empties that too.
 int32_t quiet(int32_t device) {
     static std::atomic<uint64_t> asked{0};
+    static std::mutex guard;
+    static auto& refused = *new std::unordered_map<int32_t, std::vector<c10::MempoolId_t>>;
+    // Nobody else has such an id: torch counts up from 0. torch hashes the first number alone.
+    const c10::MempoolId_t probe{~uint64_t{0} - asked.fetch_add(1), 1};
     char error[1];
-    return guarded(error, sizeof(error), [&] {
-               // Nobody else has such an id: torch counts up from 0.
-               const c10::MempoolId_t probe{~uint64_t{0}, asked.fetch_add(1)};
-               const auto index = static_cast<c10::DeviceIndex>(device);
-               allocator::get()->createOrIncrefPool(index, probe);
-               allocator::get()->releasePool(index, probe);
-               allocator::get()->emptyCache(probe);
-           }) == 0;
+    const auto index = static_cast<c10::DeviceIndex>(device);
+    const bool is_made = guarded(error, sizeof(error), [&] {
+                             allocator::get()->createOrIncrefPool(index, probe);
+                             allocator::get()->releasePool(index, probe);
+                         }) == 0;
+    const bool is_quiet =
+        is_made && guarded(error, sizeof(error), [&] { allocator::get()->emptyCache(probe); }) == 0;
+    std::vector<c10::MempoolId_t> again;
+    {
+        const std::lock_guard held(guard); // not around a call into torch
+        if (!is_quiet && is_made) {
+            refused[device].push_back(probe);
+        } else if (is_quiet) {
+            again.swap(refused[device]);
+        }
+    }
+    for (const c10::MempoolId_t& left : again) {
+        guarded(error, sizeof(error), [&] { allocator::get()->emptyCache(left); });
+    }
+    return is_quiet ? 1 : 0;
 }
 
 int drop_pool(int32_t device, const uint64_t pool[2], char* error, uint32_t error_size) {

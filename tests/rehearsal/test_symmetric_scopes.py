@@ -87,6 +87,13 @@ def test_threads_of_a_pool_take_turns_differently_on_each_rank(tmp_path: Path) -
     assert _one("threads_of_a_pool", tmp_path) == {"sums": [3.0] * 12}
 
 
+def test_a_question_that_torch_refuses_leaves_nothing(tmp_path: Path) -> None:
+    """Each one once left a pool, and twice as much of the process's own memory: 320 MiB after 21, then 640."""
+    found = _one("asked_beside_a_scope", tmp_path)
+    looks_beside = tuple(map(int, metadata.version("torch").split(".")[:2])) >= (2, 13)
+    assert found == {"beside": [looks_beside], "grown": 0, "after": True}
+
+
 def test_a_group_that_is_gone_leaves_no_memory_behind(tmp_path: Path) -> None:
     """The next group's first scope gives up the pool of the one before."""
     assert _one("groups_come_and_go", tmp_path) == {"held": [64] * 4}

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import tracehook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.distributed.tensor import DTensor, Shard
+from tracehook import _core
 from tracehook.symmetric_memory import public, state
 
 from common import MB, RANK, WORLD, filled, nccl_calls, raised, start, tell, together
@@ -158,6 +160,27 @@ def groups_come_and_go() -> Facts:
         dist.destroy_process_group(group)
         held.append(sum(row["bytes"] for row in tracehook.status()["pools"]) // MB)
     return {"held": held}
+
+
+def asked_beside_a_scope() -> Facts:
+    """While a thread is in a scope, torch is asked again and again whether it could give up a pool."""
+    inside, over = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        torch.cuda.set_device(device)
+        with tracehook.symmetric():
+            inside.set()
+            over.wait(60)
+
+    thread = threading.Thread(target=stay)
+    thread.start()
+    inside.wait(60)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    answers = {_core.quiet(device.index) for _ in range(21)}
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    over.set()
+    thread.join()
+    return {"beside": sorted(answers), "grown": grown // 1024 // 64, "after": _core.quiet(device.index)}
 
 
 def other_thread() -> Facts:

@@ -153,7 +153,8 @@ def test_memory_while_a_group_is_made_with_nccl2(tmp_path: Path) -> None:
 @both_groups
 def test_registered_memory_becomes_symmetric(tmp_path: Path, group: str) -> None:
     """A pool that torch registered locally gets no windows any more, in silence with the stock group."""
-    by_torch, by_tracehook = play("becomes_symmetric", log=tmp_path, group=group)
+    policy = {"SYMM_REGISTER_POLICY": "shared"}  # memory of one group is to serve another one
+    by_torch, by_tracehook = play("becomes_symmetric", log=tmp_path, group=group, only_tracehook=policy)
     assert (alike(by_torch, "sum"), alike(by_torch, "windows")) == (3.0, 0)
     if group == "nccl2":
         assert "already registered with symm=False" in said(by_torch, "error")

@@ -75,7 +75,7 @@ def test_a_scope(run: Rehearsal, case: str) -> None:
 
 
 def test_threads_that_take_turns(tmp_path: Path) -> None:
-    """Which of two threads is first, is another one on each rank: groups of different threads share no pool."""
+    """On each rank another thread is the first to make its tensors: each group has a pool of its own."""
     found = _one("threads_by_turns", tmp_path)
     assert found["errors"] == []
     assert found["sums"] == [[3.0] * 5] * 2
@@ -88,7 +88,7 @@ def test_threads_of_a_pool_take_turns_differently_on_each_rank(tmp_path: Path) -
 
 
 def test_a_question_that_torch_refuses_leaves_nothing(tmp_path: Path) -> None:
-    """Each one once left a pool, and twice as much of the process's own memory: 320 MiB after 21, then 640."""
+    """Each one once left a pool, and twice as much of the process's own memory: 160 MiB after 21, then 320."""
     found = _one("asked_beside_a_scope", tmp_path)
     looks_beside = tuple(map(int, metadata.version("torch").split(".")[:2])) >= (2, 13)
     assert found == {"beside": [looks_beside], "grown": 0, "after": True}

@@ -8,8 +8,8 @@ from tracehook.policies.base import Answer, Request
 def choose(_: Request) -> Answer:
     """A pool for each group: fewer windows, more memory.
 
-    A segment belongs to one group (or to scopes of several groups), so no other group needs a window on it, and none
-    moves its places: which threads make scopes does not matter. In return no group can use what another one has freed,
-    and each keeps partly filled segments of its own.
+    A segment belongs to one group (or to scopes of several groups). So no other group needs a window on it, and no
+    other group moves its places, whichever threads make the scopes. In return a group cannot use memory that another
+    group freed, and each group has partly filled segments.
     """
     return Answer.ISOLATED

@@ -400,7 +400,7 @@ class PoolUsers:
     def may_trim(self, names: Set[str]) -> bool:
         """Whether all ranks that take memory of the pool are in one of these groups, or in all of them together."""
         living = {found.facts.name for found in self._living()}
-        return bool(living & names) if self._has_all_ranks and living else living <= names
+        return living <= names or (self._has_all_ranks and bool(living & names))
 
     def _living(self) -> list[GroupWindows]:
         return [found for found in self.groups if found.is_in_use()]

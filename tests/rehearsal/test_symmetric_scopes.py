@@ -84,7 +84,7 @@ def test_threads_that_take_turns(tmp_path: Path) -> None:
 
 def test_threads_of_a_pool_take_turns_differently_on_each_rank(tmp_path: Path) -> None:
     """A server leaves its calls to whichever thread is free: the places do not depend on it."""
-    assert _one("threads_of_a_pool", tmp_path) == {"sums": [3.0] * 12}
+    assert _one("threads_of_a_pool", tmp_path) == {"sums": [3.0] * 18}
 
 
 def test_a_question_that_torch_refuses_leaves_nothing(tmp_path: Path) -> None:

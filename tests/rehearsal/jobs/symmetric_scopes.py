@@ -138,7 +138,8 @@ def threads_of_a_pool() -> Facts:
 
     for turn in range(6):
         size = (3, 12, 1)[turn % 3]
-        sums.append(threads[turn % 2 * RANK].submit(work, turn % 2, size).result())
+        for index in range(2):  # rank 0 takes one thread for both groups, rank 1 takes two
+            sums.append(threads[index * RANK].submit(work, index, size).result())
         kept = symmetric(RANK + 1, 2, groups[0])
         sums.append(work(1, size))
         del kept

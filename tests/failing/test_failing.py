@@ -108,11 +108,11 @@ def test_a_call_that_fails_leaves_no_rank_apart(tmp_path: Path, name: str, part:
             after += 1
         played, last = planned[first:after], planned[after - 1]
         if run.finished.late or run.finished.orphans or run.status not in (0, RULES_BROKEN):
-            found.append(f"the processes end with status {run.status} after {last}")
+            found.append(f"the processes end with status {run.status} after {last}: {run.output[-5000:]}")
             after += 1
         elif unexplained := set(run.broken) - allowed_for(played, BROKEN):
             found.append(f"{unexplained} were broken up to {last}: {run.finished.lines('broken')}")
         elif unexplained := Audit(log, "--json").rules() - allowed_for(played, FOUND):
             found.append(f"the audit finds {unexplained} up to {last}")
         first = after
-    assert not found, "\n".join(problem[:1000] for problem in found)
+    assert not found, "\n".join(problem[:6000] for problem in found)

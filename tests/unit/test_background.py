@@ -99,3 +99,22 @@ def test_a_forked_child_has_threads_of_its_own():
         assert status == 0
     """
     assert _printed(script) == "[]\n[]\n"
+
+
+def test_an_exit_waits_for_a_thread_that_connects_to_a_store_which_has_ended():
+    """Its port still answered when tracehook looked; torch then tries for more than twice its time-out."""
+    script = """
+        import os, socket
+        os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"
+        import torch.distributed as dist
+        from tracehook.agreement.store_session import StoreSessions
+
+        server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        client = dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
+        sessions, connects = StoreSessions(), threading.Event()
+        sessions.at(client).watchdog.start()
+        socket.create_connection = lambda *_, **__: connects.set() or socket.socket()
+        del server
+        connects.wait()
+    """
+    assert _printed(script) == "[]\n"

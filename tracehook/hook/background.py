@@ -18,7 +18,9 @@ from typing import Any, Protocol
 
 from tracehook.log import threads
 
-END = 5.0  # seconds that the exit waits for all threads together
+# Seconds that the exit waits for all threads together. One that just tries to reach a store which is gone takes more
+# than twice the time-out of such a try (store_session.py).
+END = 8.0
 
 
 class Worker(Protocol):
@@ -34,12 +36,12 @@ class _Background:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # for moments; nothing is taken under it
         self._workers: weakref.WeakKeyDictionary[threads.Thread, weakref.ref[Worker]] = weakref.WeakKeyDictionary()
-        self._is_over = False
+        self.is_over = False
 
     def start(self, worker: Worker, run: Callable[..., None], name: str, *arguments: Any) -> threads.Thread | None:
         thread = threads.Thread(run, name, *arguments)
         with self._lock:
-            if self._is_over:
+            if self.is_over:
                 return None
             try:
                 thread.start()
@@ -51,7 +53,7 @@ class _Background:
     def end(self) -> None:
         deadline = time.monotonic() + END
         with self._lock:
-            self._is_over = True
+            self.is_over = True
             running = [(thread, worker) for thread, worker in self._workers.items() if thread.is_alive()]
         for worker in {found for _, reference in running if (found := reference()) is not None}:
             with contextlib.suppress(Exception):  # the others are to end too, and the log is to be closed
@@ -67,6 +69,11 @@ class _Current:
 def start(worker: Worker, run: Callable[..., None], name: str, *arguments: Any) -> threads.Thread | None:
     """Start a thread of `worker`, which never keeps the process alive; None if none can begin any more."""
     return _Current.threads.start(worker, run, name, *arguments)
+
+
+def is_over() -> bool:
+    """Whether the process ends: who tries something again and again gives it up."""
+    return _Current.threads.is_over
 
 
 def end() -> None:

@@ -16,6 +16,11 @@ def left(rank: int, seconds: float) -> Caller:
     return replace(caller(rank, {}), ended=True, how="exit", signal=None, sender=None, ended_ns=int(seconds * SECOND))
 
 
+def left_at_once(rank: int, seconds: float) -> Caller:
+    """Return a rank that ended itself by os._exit(0)."""
+    return replace(left(rank, seconds), ended=False, how="os._exit", status=0)
+
+
 def raised(rank: int, seconds: float, exception: str = LOST) -> Caller:
     """Return a rank that an exception ended."""
     return replace(left(rank, seconds), how="exception", exception=exception)
@@ -25,9 +30,10 @@ def raised(rank: int, seconds: float, exception: str = LOST) -> Caller:
     ("processes", "ranks", "told"),
     [
         ([raised(0, 3), left(1, 2), raised(2, 3)], (1, 0, 2), "rank 1 ended in order, while others still talked to it"),
+        ([raised(0, 3), left_at_once(1, 2)], (1, 0), "rank 1 ended in order, while others still talked to it"),
         ([left(0, 2), left(1, 2), raised(2, 3)], (2, 0, 1), "rank 2 went on where ranks 0 and 1, which are more,"),
     ],
-    ids=["one ended", "most ended"],
+    ids=["one ended", "one called os._exit", "most ended"],
 )
 def test_of_ranks_that_ended_and_ranks_that_went_on_the_few_are_named(processes, ranks, told):
     """Whoever ended first, or whoever went on alone."""

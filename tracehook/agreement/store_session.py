@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 # long: less than the exit waits for a thread. Between two tries tracehook looks whether the store has ended. All waits
 # have time-outs of their own.
 _CONNECTS = timedelta(seconds=2)
+# Seconds after the birth of a communicator in which torch enters its group, on a busy machine.
+_ENTERED_WITHIN = 20.0
 
 
 class StoreSession(NamedTuple):
@@ -58,28 +61,40 @@ class StoreSessions:
         self.begun: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()  # for moments; a watchdog takes it under its own, nothing is taken under it
         self._listening: threads.Thread | None = None
+        self._looks_until = 0.0
         self._over = threading.Event()
 
     def listen(self) -> None:
-        """Have this process hear the alarms at the stores of its groups, as soon as there are any. Does not wait."""
+        """Have this process hear the alarms at the stores of its groups, as soon as there are any. Does not wait.
+
+        A communicator may be born before torch has entered its group, so a thread looks for some seconds.
+        """
         with self._lock:
-            if self._listening is None and any(self._living(store) is None for store in stores()):
+            self._looks_until = time.monotonic() + _ENTERED_WITHIN
+            if self._listening is None:
                 self._listening = background.start(self, self._listen, "tracehook-listen")
 
     def _listen(self) -> None:
-        try:
-            while not self._over.is_set():
-                # A store may have ended, and its group will; or it is just now unable. One in Python raises anything.
-                with contextlib.suppress(Exception):
-                    found = list(stores())
-                    for store in found:
-                        self.at(store).watchdog.start()
-                    if found:
-                        break
-                self._over.wait(LOOK)
-        finally:
+        while not self._over.is_set():
+            hears_all = self._hears_all()
             with self._lock:
-                self._listening = None
+                if hears_all and time.monotonic() >= self._looks_until:
+                    self._listening = None
+                    return
+            self._over.wait(LOOK)
+
+    def _hears_all(self) -> bool:
+        """Begin to hear at each store of a group; tell whether there is one, and all of them have answered."""
+        found: list[Any] = []
+        heard = 0
+        with contextlib.suppress(Exception):  # torch enters a group, or removes one, just now
+            found = stores()
+        for store in found:
+            # It may have ended, and its group will; or it is just now unable. One in Python raises anything.
+            with contextlib.suppress(Exception):
+                self.at(store).watchdog.start()
+                heard += 1
+        return 0 < len(found) == heard
 
     def end_soon(self) -> None:
         """At exit: try no more to reach the job's store."""

@@ -72,7 +72,7 @@ def leavers(job: Callers) -> Left | None:
     since = min((each.ended_ns for each in lost if each.ended_ns is not None), default=None)
     if since is None or any(_is_before(each, since) for each in job.processes if each.failed and each not in lost):
         return None
-    gone = [each for each in job.processes if each.ended and each.how == "exit" and _is_before(each, since)]
+    gone = [each for each in job.processes if each.ended_well and _is_before(each, since)]
     if len(gone) > len(lost):
         told = f"{named(lost)} went on where {named(gone)}, which are more, had ended in order{_said(lost)}"
         return Left(lost, gone, told, _first_ns(lost, gone), _WAIT_IN_THE_END)

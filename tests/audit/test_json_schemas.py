@@ -44,6 +44,14 @@ def test_what_the_doctor_says_fits() -> None:
     assert problems("doctor", told) == [], rehearsed.output
 
 
+def test_what_the_doctor_says_where_logs_are_only_read_fits(tmp_path: Path) -> None:
+    """There is no torch, so nothing of the hook."""
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(name='torch')")
+    alone = run([SCRIPTS / "tracehook", "doctor", "--json"], {"PYTHONPATH": str(tmp_path)})
+    assert "not installed" in json.loads(alone.out)["found"]["torch"]
+    assert problems("doctor", json.loads(alone.out)) == [], alone.output
+
+
 def test_a_tuning_table_fits() -> None:
     """What `tracehook tune` writes."""
     assert problems("tuned", json.loads(tuned())) == []

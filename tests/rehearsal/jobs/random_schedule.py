@@ -63,8 +63,6 @@ RULES = Rules(tuple(MEMBERS), hangs="hangs" in sys.argv, apart=APART, threads="t
 ONE_SIDED = (
     "did not come",
     "it was aborted",
-    "was aborted on rank",
-    "gave no verdict",
     "could not go on",
     "may be inside NCCL",
     "waits at",

@@ -7,6 +7,7 @@ NO_GROUP = "RuntimeError: tracehook: there is no process group: call torch.distr
 NO_MEMBER = "TypeError: tracehook: expected a process group, such as dist.new_group(...) or mesh.get_group(...), got "
 OPERATION = "ValueError: tracehook: the operation is 'all_reduse': give one of all_gather, all_reduce, "
 BYTES = "ValueError: tracehook.reserve: expected bytes, got "
+SHAPE = "TypeError: tracehook.empty: expected whole numbers and a torch.dtype, got "
 COMMUNICATOR = "TypeError: tracehook: str is no communicator: expected an ncclComm_t as int or "
 NO_TENSOR = "TypeError: tracehook: expected a tensor, got "
 ON_DEVICE = "torch.ones(2, device='cuda')"
@@ -35,6 +36,8 @@ AFTER = {
     "tracehook.trim('tp')": NO_MEMBER,
     "tracehook.pause(3)": NO_MEMBER,
     "tracehook.empty(2, group='tp')": NO_MEMBER,
+    "tracehook.empty('a')": f"{SHAPE}('a',), torch.float32",
+    "tracehook.empty(2, dtype='half', operation='all_reduce')": f"{SHAPE}(2,), 'half'",
     "tracehook.ipc.PeerGroup('tp')": NO_MEMBER,
     "tracehook.ipc.PeerGroup()": "<PeerGroup: peers of group 0, rank 0 of 1, cuda:0>",
     f"tracehook.explain({ON_DEVICE}, 'tp')": NO_MEMBER,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from tracehook.hook.groups import all_gather_single, reduce_scatter_single
@@ -58,7 +59,7 @@ def empty(
     import torch
 
     kind = dtype or torch.get_default_dtype()
-    nbytes = math.prod(map(int, flat(shape))) * kind.itemsize
+    nbytes = _nbytes(shape, kind)
     return empty_in(_scope(group, sizes, kind, (operation, nbytes, graph)), shape, kind, device)
 
 
@@ -209,6 +210,14 @@ def reduce_scatter_tensor(
 def flat(shape: Sequence[Any]) -> Sequence[int]:
     """Return the dimensions, which a program gives one by one or as a tuple."""
     return shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+
+
+def _nbytes(shape: Sequence[Any], dtype: dtype) -> int:
+    try:
+        found: int = math.prod(map(index, flat(shape))) * dtype.itemsize
+    except (TypeError, AttributeError):  # torch writes many lines
+        raise TypeError(f"tracehook.empty: expected whole numbers and a torch.dtype, got {shape}, {dtype!r}") from None
+    return found
 
 
 def _equal(sizes: Sequence[int] | None) -> bool:

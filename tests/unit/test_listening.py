@@ -66,10 +66,10 @@ def test_a_later_group_has_a_store_of_its_own(stores: list[Any], sessions: Store
 
 
 def test_the_thread_that_looks_for_stores_ends(stores: list[Any], sessions: StoreSessions, monkeypatch: Any) -> None:
-    """It costs nothing for the life of the process, and the next communicator begins it again."""
+    """Also without a group. It costs nothing for the life of the process, and the next communicator begins it again."""
     monkeypatch.setattr(store_session, "_ENTERED_WITHIN", 0.5)
-    stores.append(dist.HashStore())
     for _ in range(2):
         sessions.listen()
         assert _is_looking()
         assert _in_time(lambda: not _is_looking())
+        stores.append(dist.HashStore())

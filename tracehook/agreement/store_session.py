@@ -65,9 +65,9 @@ class StoreSessions:
         self._over = threading.Event()
 
     def listen(self) -> None:
-        """Have this process hear the alarms at the stores of its groups, as soon as there are any. Does not wait.
+        """Have this process hear the alarms at the stores of its groups. A communicator was born; does not wait.
 
-        A communicator may be born before torch has entered its group, so a thread looks for some seconds.
+        That may be before torch has entered its group, so a thread looks for some seconds.
         """
         with self._lock:
             self._looks_until = time.monotonic() + _ENTERED_WITHIN
@@ -84,7 +84,7 @@ class StoreSessions:
             self._over.wait(LOOK)
 
     def _hears_all(self) -> bool:
-        """Begin to hear at each store of a group; tell whether there is one, and all of them have answered."""
+        """Begin to hear at each store of a group; tell whether all of them have answered."""
         found: list[Any] = []
         heard = 0
         with contextlib.suppress(Exception):  # torch enters a group, or removes one, just now
@@ -94,7 +94,7 @@ class StoreSessions:
             with contextlib.suppress(Exception):
                 self.at(store).watchdog.start()
                 heard += 1
-        return 0 < len(found) == heard
+        return heard == len(found)
 
     def end_soon(self) -> None:
         """At exit: try no more to reach the job's store."""

@@ -101,20 +101,27 @@ def test_a_forked_child_has_threads_of_its_own():
     assert _printed(script) == "[]\n[]\n"
 
 
-def test_an_exit_waits_for_a_thread_that_connects_to_a_store_which_has_ended():
-    """Its port still answered when tracehook looked; torch then tries for more than twice its time-out."""
+def test_a_thread_that_comes_back_after_the_interpreter_does_not_end_the_process():
+    """It is inside of torch's store for longer than the exit waits, and the interpreter takes long to end."""
     script = """
-        import os, socket
-        os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"
+        import sys, time
+        from datetime import timedelta
         import torch.distributed as dist
-        from tracehook.agreement.store_session import StoreSessions
+        from tracehook.hook import background
+        from tracehook.agreement.store_worker import StoreWorkers
 
-        server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        client = dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
-        sessions, connects = StoreSessions(), threading.Event()
-        sessions.at(client).watchdog.start()
-        socket.create_connection = lambda *_, **__: connects.set() or socket.socket()
-        del server
-        connects.wait()
+        class Slow:
+            def __del__(self, sleep=time.sleep):
+                sleep(4)
+
+        def wait_in_vain():
+            waits.set()
+            store.wait(["never"], timedelta(seconds=2))
+
+        store, sys.slow, waits = dist.HashStore(), Slow(), threading.Event()
+        workers = StoreWorkers(store)
+        background.END = 0.1
+        background.start(workers, wait_in_vain, "waits")
+        waits.wait()
     """
-    assert _printed(script) == "[]\n"
+    assert _printed(script) == "['waits']\n"

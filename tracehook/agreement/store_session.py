@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 
-# The time-out of our own connections, and so of each try to make one anew, for which torch takes up to 2.3 times as
-# long: less than the exit waits for a thread. Between two tries tracehook looks whether the store has ended. All waits
-# have time-outs of their own.
-_CONNECTS = timedelta(seconds=2)
+# The time-out of our own connections, and so of each try to make one anew. Between two tries tracehook looks whether
+# the store has ended. All waits have time-outs of their own.
+_CONNECTS = timedelta(seconds=5)
 # Seconds after the birth of a communicator in which torch enters its group, on a busy machine.
 _ENTERED_WITHIN = 20.0
 

@@ -1,8 +1,10 @@
 """The threads that tracehook starts in a process, and their common end: before the interpreter's.
 
-A thread that is inside C++ (torch's store, NCCL) when the interpreter ends would end the process with SIGABRT when it
-comes back. So at exit every thread is asked to end, and the exit waits for it. From then on no thread begins: what may
-still run has no end of its own. The log's own threads are older than that, and the service ends them afterwards.
+At exit every thread is asked to end, and the exit waits for it. From then on no thread begins: what may still run has
+no end of its own. The log's own threads are older than that, and the service ends them afterwards.
+
+A thread that is inside C++ for longer (torch needs up to eleven seconds to find out that a store is gone) comes back
+when there is no interpreter. Python would end the process with SIGABRT then. See cpp/bindings/thread_end.cpp.
 """
 
 from __future__ import annotations
@@ -18,9 +20,7 @@ from typing import Any, Protocol
 
 from tracehook.log import threads
 
-# Seconds that the exit waits for all threads together. One that just tries to reach a store which is gone takes more
-# than twice the time-out of such a try (store_session.py).
-END = 8.0
+END = 5.0  # seconds that the exit waits for all threads together
 
 
 class Worker(Protocol):
@@ -36,12 +36,12 @@ class _Background:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # for moments; nothing is taken under it
         self._workers: weakref.WeakKeyDictionary[threads.Thread, weakref.ref[Worker]] = weakref.WeakKeyDictionary()
-        self.is_over = False
+        self._is_over = False
 
     def start(self, worker: Worker, run: Callable[..., None], name: str, *arguments: Any) -> threads.Thread | None:
-        thread = threads.Thread(run, name, *arguments)
+        thread = threads.Thread(_work, name, run, *arguments)
         with self._lock:
-            if self.is_over:
+            if self._is_over:
                 return None
             try:
                 thread.start()
@@ -53,13 +53,20 @@ class _Background:
     def end(self) -> None:
         deadline = time.monotonic() + END
         with self._lock:
-            self.is_over = True
+            self._is_over = True
             running = [(thread, worker) for thread, worker in self._workers.items() if thread.is_alive()]
         for worker in {found for _, reference in running if (found := reference()) is not None}:
             with contextlib.suppress(Exception):  # the others are to end too, and the log is to be closed
                 worker.end_soon()
         for thread, _ in running:
             thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _work(run: Callable[..., None], *arguments: Any) -> None:
+    from tracehook import _core  # readers of logs have no native part, and no such thread
+
+    _core.wait_at_end()
+    run(*arguments)
 
 
 class _Current:
@@ -69,11 +76,6 @@ class _Current:
 def start(worker: Worker, run: Callable[..., None], name: str, *arguments: Any) -> threads.Thread | None:
     """Start a thread of `worker`, which never keeps the process alive; None if none can begin any more."""
     return _Current.threads.start(worker, run, name, *arguments)
-
-
-def is_over() -> bool:
-    """Whether the process ends: who tries something again and again gives it up."""
-    return _Current.threads.is_over
 
 
 def end() -> None:

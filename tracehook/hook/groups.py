@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracehook.hook import background, registrants
+from tracehook.hook import registrants
 from tracehook.hook.group_names import name_of
 from tracehook.hook.job import attempt
 
@@ -309,7 +309,7 @@ def cloned_store(store: Store, patience: float = 0.0) -> Store:
     somebody listens there: a store may end just after it was found there, and another one may answer late.
 
     Raises:
-        RuntimeError: the store has ended, or the process ends.
+        RuntimeError: the store has ended.
 
     """
     end = time.monotonic() + patience
@@ -320,7 +320,7 @@ def cloned_store(store: Store, patience: float = 0.0) -> Store:
         except (AttributeError, RuntimeError) as problem:
             if not _is_server(below(store)):
                 return store  # one that is written in Python may have no clone
-            if isinstance(problem, AttributeError) or background.is_over() or time.monotonic() >= end:
+            if isinstance(problem, AttributeError) or time.monotonic() >= end:
                 raise
         time.sleep(_BETWEEN_TRIES)
 

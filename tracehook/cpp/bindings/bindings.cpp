@@ -270,6 +270,7 @@ PYBIND11_MODULE(_core, module) {
     bind_entered(module);
     bind_window_guard(module);
     bind_stacks(module);
+    bind_thread_end(module);
     bind_feed(module);
     bind_ipc(module);
 }

@@ -17,6 +17,7 @@ void bind_symmetric(py::module_& module);
 void bind_entered(py::module_& module); // `_core.Entered`: what a `with` statement enters
 void bind_window_guard(py::module_& module);
 void bind_stacks(py::module_& module);
+void bind_thread_end(py::module_& module);
 void bind_feed(py::module_& module);
 void bind_ipc(py::module_& core); // `_core.ipc`: what tracehook.ipc asks of the native side
 

@@ -112,11 +112,11 @@ def test_a_thread_that_comes_back_after_the_interpreter_does_not_end_the_process
 
         class Slow:
             def __del__(self, sleep=time.sleep):
-                sleep(4)
+                sleep(9)
 
         def wait_in_vain():
             waits.set()
-            store.wait(["never"], timedelta(seconds=2))
+            store.wait(["never"], timedelta(seconds=5))
 
         store, sys.slow, waits = dist.HashStore(), Slow(), threading.Event()
         workers = StoreWorkers(store)

@@ -1,7 +1,7 @@
 """The threads that tracehook starts in a process, and their common end: before the interpreter's.
 
-At exit every thread is asked to end, and the exit waits for it. From then on no thread begins: what may still run has
-no end of its own. The log's own threads are older than that, and the service ends them afterwards.
+At exit this module asks every thread to end, and waits for it. After that it starts no thread, because nothing would
+end that one. The service ends the threads of the log itself, later: so the log has what these threads still tell.
 
 A thread that is inside C++ for longer (torch needs up to eleven seconds to find out that a store is gone) comes back
 when there is no interpreter. Python would end the process with SIGABRT then. See cpp/bindings/thread_end.cpp.

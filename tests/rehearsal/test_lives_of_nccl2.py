@@ -1,5 +1,6 @@
 """How communicators begin, change and end through torch: where torch registers by itself, and where tracehook does."""
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +56,7 @@ def play(
 def assert_registered(run: Rehearsal, rank: int, by_torch: bool) -> None:
     """Hold what the log has of registrations against the lives in it, and against what NCCL counted."""
     facts, made, undone = run.facts(rank), pairs(run, "register.local", rank), pairs(run, "deregister.local", rank)
-    assert made == Counter(contemporaries(run, rank))
+    assert made == Counter(contemporaries(run, rank, asleep=by_torch))
     assert undone <= made
     assert (made.total(), undone.total()) == (facts["made"], facts["undone"])
     left = Counter(comm for _, comm in (made - undone).elements())
@@ -69,30 +70,33 @@ def pairs(run: Rehearsal, name: str, rank: int) -> Pairs:
     return Counter((event["segment"], event["comm_id"]) for event in run.events(name, rank))
 
 
-def contemporaries(run: Rehearsal, rank: int) -> list[tuple[int, int]]:
-    """Return all pairs of a segment and a communicator of its device that lived at the same time."""
-    segments = lives(run, rank, "segment", ("segment.alloc",), ("segment.free",))
-    ends = ("communicator.retire", "communicator.abort")
-    communicators = lives(run, rank, "comm_id", ("communicator.pending",), ends)
-    return [
+def contemporaries(run: Rehearsal, rank: int, asleep: bool) -> set[tuple[int, int]]:
+    """Return all pairs of a segment and a communicator of its device that lived at the same time.
+
+    `asleep`: also if the communicator was suspended all that time, in which tracehook registers nothing.
+    """
+    ends = {"communicator.retire", "communicator.abort"}
+    sleeps, wakes = (set(), set()) if asleep else ({"communicator.suspend"}, {"communicator.resume"})
+    segments = lives(run, rank, "segment", {"segment.alloc"}, {"segment.free"})
+    communicators = lives(run, rank, "comm_id", {"communicator.pending"} | wakes, ends | sleeps)
+    return {
         (segment, comm)
-        for segment, (where, born, freed) in segments.items()
-        for comm, (device, made, ended) in communicators.items()
+        for segment, where, born, freed in segments
+        for comm, device, made, ended in communicators
         if where == device and born < ended and made < freed
-    ]
+    }
 
 
-def lives(
-    run: Rehearsal, rank: int, name: str, births: tuple[str, ...], ends: tuple[str, ...]
-) -> dict[int, tuple[int, float, float]]:
-    """Return of each thing called `name` its device, and when it began and ended, in numbers of events."""
-    found: dict[int, tuple[int, float, float]] = {}
+def lives(run: Rehearsal, rank: int, name: str, births: set[str], ends: set[str]) -> list[tuple[int, int, int, int]]:
+    """Return of each life of a thing called `name` its device, and the numbers of the events that begin and end it."""
+    begun: dict[int, tuple[int, int]] = {}
+    found = []
     for event in run.log(rank).events:
         if event["event"] in births:
-            found[event[name]] = (event["device"], event["seq"], float("inf"))
-        elif event["event"] in ends:
-            found[event[name]] = (*found[event[name]][:2], event["seq"])
-    return found
+            begun[event[name]] = (event["device"], event["seq"])
+        elif event["event"] in ends and event[name] in begun:
+            found.append((event[name], *begun.pop(event[name]), event["seq"]))
+    return found + [(one, *begin, sys.maxsize) for one, begin in begun.items()]
 
 
 def assert_worked(

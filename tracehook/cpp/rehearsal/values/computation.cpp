@@ -75,7 +75,7 @@ void Computation::run() {
         return;
     } catch (const c10::Error& problem) {
         say_refused(operation_.schema().name(), problem.what_without_backtrace());
-        if (operation_.schema().name().find("index_put") != std::string::npos &&
+        if (writes_at_an_index(operation_.schema().name()) &&
             dynamic_cast<const c10::IndexError*>(&problem) != nullptr) {
             emu_device_assert(); // what is written out of bounds stops a device
         }

@@ -79,6 +79,11 @@ bool overwrites_first_argument(const std::string& name) {
     return names.contains(name);
 }
 
+bool writes_at_an_index(const std::string& name) {
+    return name.starts_with("aten::index_put") || name.starts_with("aten::_index_put") ||
+           name.starts_with("aten::index_fill");
+}
+
 const Names& makes_other_kinds() {
     static const Names names(
         "aten::(quantize_per_.*|_nested_(from_padded|tensor_from_mask|compute_.*))", kSyntax);

@@ -26,6 +26,9 @@ const std::regex& part_of_others();
 // Whether it writes all of its first argument and reads nothing of it; the name with the namespace.
 bool overwrites_first_argument(const std::string& name);
 
+// Whether its CUDA kernel asserts that it writes within bounds; the name with the namespace.
+bool writes_at_an_index(const std::string& name);
+
 // Those on CUDA tensors that make nested or quantized ones of them, with the namespace: their CUDA
 // kernels read values on the way.
 const std::regex& makes_other_kinds();

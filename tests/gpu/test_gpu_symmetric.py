@@ -40,7 +40,11 @@ def told(result: Result, ranks: int) -> list[dict[str, Any]]:
     ("name", "kind", "texts"),
     [
         ("swapped_equal", REFUSED, ["'placement of all_reduce'", "in window 0 at", "in window 1 at"]),
-        ("unequal_sizes", "RegistrationMismatch", [f"'{32 * MB} bytes'", f"'{64 * MB} bytes'"]),
+        (
+            "unequal_sizes",
+            "RegistrationMismatch",
+            [f"'a segment of {32 * MB} bytes'", f"'a segment of {64 * MB} bytes'"],
+        ),
         ("missing_rank", "RegistrationTimeout", [f"did not come within the {TIMEOUT} s", "rank"]),
     ],
 )

@@ -37,4 +37,7 @@ def draw(seed: int) -> LaunchSettings:
     }
     if chance.random() < 0.2:
         env["SYMM_REGISTER_SEGMENTS"] = "from-20MiB"
-    return LaunchSettings((2, 3, 2, 2, 1, 2, 3, 2)[number % 8], env)
+    ranks = (2, 3, 2, 2, 1, 2, 3, 2)[number % 8]
+    if ranks > 1 and chance.random() < 0.4:  # NCCL's view of the hosts, and tracehook's: they may differ
+        env |= {"HARMLESS_HOSTS": chance.choice("12"), "LOCAL_WORLD_SIZE": chance.choice(("1", "1", str(ranks)))}
+    return LaunchSettings(ranks, env)

@@ -29,7 +29,12 @@ FIRST = int(os.environ.get("HARMLESS_FROM", "0"))
 PLANTED = int(os.environ.get("HARMLESS_PLANTED", "1"))
 DEVICES = torch.cuda.device_count() if ON_DEVICES else 3
 OF_SURROUNDINGS = (" differs: ", " so nothing is compared", " yet; ")  # guards that differ, and short patience
-START = "import sys, runpy; sys.path[:0] = {paths}; sys.argv[0] = {job!r}; runpy.run_path({job!r}, run_name='__main__')"
+START = """
+import os, sys, runpy
+if hosts := os.environ.get("HARMLESS_HOSTS"):  # each with a block of the ranks
+    os.environ["NCCL_HOSTID"] = str(int(os.environ["RANK"]) * int(hosts) // int(os.environ["WORLD_SIZE"]))
+sys.path[:0] = {paths}; sys.argv[0] = {job!r}; runpy.run_path({job!r}, run_name='__main__')
+"""
 
 
 def play(folder: Path, ranks: int, first: int, seeds: int, *how: str, **env: str) -> Rehearsal:

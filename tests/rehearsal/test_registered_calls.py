@@ -111,6 +111,20 @@ def test_a_tensor_of_a_scope_is_sent(tmp_path: Path, memory: str, size: str, ran
     Audit(tmp_path).expect(CLEAN)
 
 
+@pytest.mark.parametrize("memory", ["torch", "vmm"])
+def test_ranks_of_several_hosts_register_nothing(tmp_path: Path, memory: str) -> None:
+    """Of two ranks of one host NCCL would map a scope's memory and not the ordinary one of the other, and hang.
+
+    Between hosts NCCL before 2.32.6 may hang on registered memory (nccl #2389). Status, audit and explain say why.
+    """
+    env = TORCH | {"SYMM_REGISTER_MEMORY": memory, "TEST_HOSTS": "2", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"}
+    run = rehearse("registered_calls.py", "sent_among_hosts", ranks=4, log=tmp_path, env=env).assert_good()
+    for rank in range(4):
+        assert run.facts(rank) == {"received": [True] * 6}
+    assert run.events("register.local") == []
+    Audit(tmp_path).expect(CLEAN, "stayed unregistered with communicators of several hosts")
+
+
 @pytest.mark.parametrize("what", ["sent", "received"])
 @pytest.mark.parametrize("nccl", ["22809", "23007"])
 def test_a_tensor_of_a_scope_is_exchanged(tmp_path: Path, nccl: str, what: str) -> None:

@@ -53,7 +53,15 @@ def test_processes_in_trouble_are_named(tmp_path):
 @pytest.mark.parametrize(("last", "advised"), [([END], True), ([], False)])
 def test_only_a_job_that_ended_well_gets_advice_about_its_memory(tmp_path, last, advised):
     """Of a job that hung or was killed, it would lead away from the cause."""
-    pending = {"event": "communicator.pending", "seq": 2, "comm": "abc", "comm_id": 1, "ranks": 2, "at_calls": True}
+    pending = {
+        "event": "communicator.pending",
+        "seq": 2,
+        "comm": "abc",
+        "comm_id": 1,
+        "ranks": 2,
+        "at_calls": True,
+        "one_host": True,
+    }
     for rank in range(2):
         write(tmp_path, rank, 2, ALLOC | {"memory_kind": "cudaMalloc"}, pending, *([END] if rank == 0 else last))
     assert any("set SYMM_REGISTER_MEMORY=vmm" in line for line in summary(tmp_path)) == advised

@@ -139,7 +139,8 @@ class Summary:
                 self.in_effect += 1
             case "communicator.pending":
                 self.communicators += 1
-                self.registers_at_calls |= bool(event.get("at_calls")) and event.get("ranks") != 1
+                inside = bool(event.get("at_calls") and event.get("one_host"))
+                self.registers_at_calls |= inside and event.get("ranks") != 1
             case "communicator.retire":
                 self.destroyed += 1
             case "communicator.abort":

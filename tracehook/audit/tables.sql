@@ -41,7 +41,8 @@ DELETE FROM event WHERE comm IN (
 CREATE TABLE communicator AS
 SELECT process, any_value(rank) AS rank, comm_id, any_value(comm) AS comm, max(comm_rank) AS comm_rank,
        max(ranks) AS ranks, coalesce(any_value(local), 'own') AS local, coalesce(bool_or(adopted), false) AS adopted,
-       coalesce(bool_or(at_calls), false) AS at_calls, any_value(spared) AS spared,
+       coalesce(bool_or(at_calls), false) AS at_calls, coalesce(bool_or(one_host), false) AS one_host,
+       any_value(spared) AS spared,
        coalesce(max(device) FILTER (event LIKE 'communicator.%'), max(device)) AS device,
        min(ns) FILTER (event = 'communicator.pending') AS found_ns,
        min(ns) FILTER (event = 'communicator.ready') AS ready_ns,

@@ -64,6 +64,7 @@ class Looked:
     used: int  # local registrations that NCCL was seen to use
     in_vain: int  # local registrations that it cannot use
     left_out: int  # segments that nobody registered, because NCCL could not use it
+    between_hosts: int  # and those of communicators of several hosts
     pausable: int  # and those whose memory a library can take away
     left_out_by: dict[str, int]  # and those that a rule leaves out, by its name
     seconds: float
@@ -142,6 +143,11 @@ class Verdict:
             said += (
                 f" {many(seen.left_out, 'segment')} stayed unregistered, because NCCL cannot map {it} into "
                 "other processes of the host; SYMM_REGISTER_MEMORY=vmm makes segments that it can map."
+            )
+        if seen.between_hosts:
+            said += (
+                f" {many(seen.between_hosts, 'segment')} stayed unregistered with communicators of several hosts, "
+                "because NCCL may hang on registered memory there; SYMM_REGISTER_LOCAL=all registers all."
             )
         if seen.pausable:
             said += (
@@ -234,9 +240,11 @@ def _look(store: Store) -> Looked:
                         count(*) FILTER (event = 'register.local' AND ok AND expected = 'none') AS in_vain FROM event),
                 (SELECT count(*) FILTER (NOT again) AS segments,
                         count(*) FILTER (memory_kind = 'pausable' AND NOT again) AS pausable,
-                        count(*) FILTER (memory_kind IN ('cudaMalloc', 'private') AND is_seen_at_calls) AS left_out
-                 FROM segment LEFT JOIN (SELECT DISTINCT process, device, true AS is_seen_at_calls FROM communicator
-                                         WHERE at_calls AND ranks > 1) USING (process, device)),
+                        count(*) FILTER (between AND NOT again) AS between_hosts,
+                        count(*) FILTER (memory_kind IN ('cudaMalloc', 'private') AND inside) AS left_out
+                 FROM segment LEFT JOIN (SELECT process, device, bool_or(one_host) AS inside,
+                                                bool_or(NOT one_host) AS between FROM communicator
+                                         WHERE at_calls AND ranks > 1 GROUP BY ALL) USING (process, device)),
                 (SELECT count(*) FILTER (kind = 'local') AS registrations,
                         count(*) FILTER (kind = 'window') AS windows FROM registration),
                 (SELECT count(DISTINCT comm) AS communicators FROM communicator),

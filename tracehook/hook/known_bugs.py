@@ -71,12 +71,9 @@ def sentence(found: known.Bearing) -> str:
     return f"{bug.name} bears on this job ({', '.join(found.because)}): {bug.what} {bug.remedy} {bug.source}"
 
 
-def _registers(config: Settings, ranks_of_host: int | None) -> bool | None:
-    if config.local in ("off", "observe"):
-        return False
-    if config.local == "all" or config.memory == "vmm" or ranks_of_host == 0:
-        return True
-    return None if ranks_of_host is None else False
+def _registers(config: Settings, ranks_of_host: int | None) -> bool:
+    inside = config.local in ("auto", "own") and config.memory == "vmm" and ranks_of_host != 0
+    return config.local == "all" or inside
 
 
 def _driver() -> str | None:

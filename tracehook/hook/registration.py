@@ -25,6 +25,9 @@ _ALL_OF_JOB, _ALL_HERE = (
 _HOSTS = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 _MOST = 1 << 20  # ranks of a job on one host
 _NEVER = (1 << 64) - 1
+BETWEEN_HOSTS = (
+    "its ranks are on several hosts, where a registration may make NCCL hang: SYMM_REGISTER_LOCAL=all registers there"
+)
 _FOR_NCCL = {"NCCL_GRAPH_REGISTER": "0"}
 _paying = dict(effect.PAYING)  # the sizes of this process
 _set_for_nccl: dict[str, str] = {}  # variables that this process did not have before
@@ -33,8 +36,7 @@ _rules = [ALWAYS]  # of this process, by position
 
 def choose_rules(config: Settings) -> list[SegmentRule]:
     """Read the rules by which segments are left out, once: before :func:`take_over_memory`, and before the log."""
-    chosen = config.local in ("auto", "own")
-    registers = config.local == "all" or (chosen and (config.memory == "vmm" or ranks_of_host(os.environ) != _MOST))
+    registers = config.local == "all" or (config.local in ("auto", "own") and config.memory == "vmm")
     ours = _FOR_NCCL if _sets_for_nccl(config) else {}
     theirs = {name: value for name, value in os.environ.items() if name not in ours}
     _rules[:] = segment_rules.rules_of(config.segments, theirs, warn if registers else lambda _: None)
@@ -106,7 +108,7 @@ def take_over_memory(core: Any, config: Settings, is_initialized: bool) -> str:
                 os.environ.update(_set_for_nccl)
             return ""
         warn(f"SYMM_REGISTER_MEMORY=vmm has no effect: {why}; segments come from cudaMalloc")
-    if config.local == "all" or (config.local in ("auto", "own") and ranks_of_host(os.environ) != _MOST):
+    if config.local == "all":
         with suppress(RuntimeError):  # without it, or where another library stands there, a free waits
             core.replace_segment_source(False)
     return why
@@ -196,6 +198,8 @@ def _why_left_out(core: Any, segment: Segment, row: Mapping[str, Any]) -> tuple[
             return rule.name, f"{unusable.text}: {unusable.remedy}"
         return rule.name, f"{rule.name} leaves them out"
     unusable = effect.row_of(facts)
+    if row["at_calls"] and not row["one_host"]:
+        return "", BETWEEN_HOSTS
     if row["at_calls"] and unusable.effect == effect.NONE:
         return "", f"{unusable.text}: {unusable.remedy}"
     return None
@@ -233,6 +237,8 @@ def about(core: Any, address: int, nbytes: int, communicator: int) -> str:
         return f"not registered: {by.name} leaves it out"
     if not row["at_calls"]:
         return f"registered, {_EFFECTS[rule.effect]}{_reason(rule)}"
+    if not row["one_host"]:
+        return f"not registered ({BETWEEN_HOSTS})"
     if rule.effect == effect.NONE:
         return f"not registered{_reason(rule)}"
     if not core.segment_source().replaced:

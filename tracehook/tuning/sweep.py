@@ -125,7 +125,9 @@ def _symmetric(operations: Sequence[str]) -> _Kind:
 
 def _registered(operations: Sequence[str]) -> _Kind:
     def arms(group: dist.ProcessGroup, nbytes: int, dtype: torch.dtype, _: bool) -> Sequence[RegisteredArm]:
-        if not any(row["pointer"] == pointer_of(group) and row["at_calls"] for row in _core.communicators()):
+        if not any(
+            row["pointer"] == pointer_of(group) and row["at_calls"] and row["one_host"] for row in _core.communicators()
+        ):
             raise RuntimeError("tracehook registers nothing at the calls of this group: set SYMM_REGISTER_LOCAL=own")
         buffers = buffers_of(nbytes, dist.get_world_size(group), dtype)
         return [RegisteredArm(group, buffers, registered=which) for which in (False, True)]

@@ -7,6 +7,9 @@ import ctypes
 import os
 import sys
 
+if hosts := os.environ.get("TEST_HOSTS"):  # each with a block of the ranks; the emulated NCCL reads it early
+    os.environ["NCCL_HOSTID"] = str(int(os.environ["RANK"]) * int(hosts) // int(os.environ["WORLD_SIZE"]))
+
 import torch
 import torch.distributed as dist
 import tracehook
@@ -90,6 +93,24 @@ def sent_from_scope(size_mb: str) -> None:
     dist.broadcast(source if RANK == 0 else target, 0)
     if RANK == 1:
         tell(broadcast=ends(target))
+
+
+def sent_among_hosts() -> None:
+    """A tensor of a scope goes into ordinary memory, and ordinary memory into a scope: to each rank, and from each."""
+    with tracehook.symmetric():
+        ours = zeros(4)
+    ordinary = torch.empty_like(ours)
+    received = []
+    for source, target in ((ours, ordinary), (ordinary, ours)):
+        for peer in range(WORLD):
+            source.copy_(filled(RANK, 4, device))
+            if peer != RANK:
+                dist.recv(target, peer)
+                received.append(ends(target) == [peer, peer])
+                continue
+            for other in set(range(WORLD)) - {RANK}:
+                dist.send(source, other)
+    tell(received=received)
 
 
 def exchanged_from_scope(size_mb: str, what: str) -> None:

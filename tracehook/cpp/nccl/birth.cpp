@@ -27,12 +27,6 @@ bool on_one_host(int size) noexcept {
     return size < 0 ? most > 0 : size <= std::max(most, 1);
 }
 
-registrar::When when_for(int size) noexcept {
-    return registers_all.load(std::memory_order_relaxed) || !on_one_host(size)
-               ? registrar::When::kAtBirth
-               : registrar::When::kAtCalls;
-}
-
 template <typename Field> bool knows(const Config* config, Field Config::* field) noexcept {
     const auto* end = reinterpret_cast<const char*>(&(config->*field)) + sizeof(Field);
     return static_cast<std::size_t>(end - reinterpret_cast<const char*>(config)) <= config->size;
@@ -90,7 +84,8 @@ void deliver(registrar::Registrar& registrar, const Birth& birth) {
         api().ncclCommUserRank(identity.pointer, &identity.rank);
         api().ncclCommCount(identity.pointer, &identity.size);
     }
-    identity.when = when_for(identity.size);
+    identity.when = registers_all.load(std::memory_order_relaxed) ? registrar::When::kAtBirth
+                                                                  : registrar::When::kAtCalls;
     identity.one_host = on_one_host(identity.size);
     registrar.add(
         identity,

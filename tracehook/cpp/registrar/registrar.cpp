@@ -304,7 +304,7 @@ CommunicatorPtr Registrar::add(Identity identity, const MakeRegistrationCalls& m
                                                 .at_calls = identity.when == When::kAtCalls,
                                                 .one_host = identity.one_host,
                                                 .spared = identity.spared}));
-        if (rules_.leave_all_out(identity.spared)) {
+        if (!identity.one_host || rules_.leave_all_out(identity.spared)) {
             communicator->agree_on_calls(false); // all ranks leave it alone
         }
         const bool on = registering() && identity.local == Local::kOurs;

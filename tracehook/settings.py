@@ -173,8 +173,8 @@ class Settings:
         _one_of(*MODES),
         "who registers segments: auto (tracehook, but if torch registers them itself, tracehook only records that), "
         "own (always tracehook), observe (never tracehook, which only records what others register), off (tracehook "
-        "neither registers nor records) or all (as auto, and every segment, also where NCCL can use no registration, or "
-        "may hang on it between hosts)",
+        "neither registers nor records) or all (as auto, and every segment, also where NCCL can use no registration, "
+        "or may hang on it between hosts)",
         is_shared=True,
     )
     memory: str = _setting(

@@ -9,6 +9,7 @@ from launch_settings import ROUND
 
 MOST_STEPS = 12
 SIZES = (1000, 1000, 1 << 16, 1 << 18, 1 << 19, 1 << 20)
+HOW_CAPTURE = ("sent", "gathered", "broadcast")  # with the tensor of a scope on one side only
 HOW_SCOPE = ("nested", "task", "ordinary first", "thread", "generator", "inside another", "both", "for graphs")
 HOW_REDUCE = ("async", "thread", "side stream", "out of place", "functional", "helper", "other group", "operator")
 OTHERS = (
@@ -158,7 +159,7 @@ class _Draw:
         if kind == "capture":
             number = self.number()
             self.graphs[number] = group, size
-            self.add(kind, group, tensors=(number,), sizes=(size,))
+            self.add(kind, group, tensors=(number,), sizes=(size,), how=self.some(HOW_CAPTURE, 0.3))
         elif kind == "replay":
             if self.graphs:
                 number = self.chance.choice(list(self.graphs))

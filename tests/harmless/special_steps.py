@@ -37,17 +37,40 @@ class SpecialSteps(Player):
                 total = torch.empty(size, device=device)
             total.copy_(source)
             dist.all_reduce(total, group=group)
-        self.graphs[step.tensors[0]] = graph, source, total
+            passed = self._passed_on(step, group, total)
+        self.graphs[step.tensors[0]] = graph, source, total, passed
         self.replay(at, step, group)
+
+    def _passed_on(self, step: Step, group: Any, total: torch.Tensor) -> list[torch.Tensor]:
+        """Return what each way of passing the tensor of a scope on made of it, in ordinary memory: equal elements."""
+        members = self.members(step.group)
+        place = members.index(RANK)
+        passed = []
+        if "sent" in step.how and len(members) > 1:
+            passed.append(torch.empty_like(total))
+            send = dist.P2POp(dist.isend, total, members[(place + 1) % len(members)], group)
+            receive = dist.P2POp(dist.irecv, passed[-1], members[place - 1], group)
+            for work in dist.batch_isend_irecv([send, receive]):
+                work.wait()
+        if "gathered" in step.how:
+            passed.append(torch.empty(len(members) * len(total), device=device))
+            dist.all_gather_into_tensor(passed[-1], total, group=group)
+        if "broadcast" in step.how:
+            passed.append(torch.empty_like(total))
+            dist.broadcast(total if place == 0 else passed[-1], members[0], group=group)
+            if place == 0:
+                passed.pop()
+        return passed
 
     def replay(self, at: int, step: Step, group: Any) -> None:  # noqa: ARG002
         """Launch a graph with other inputs each time."""
-        graph, source, total = self.graphs[step.tensors[0]]
+        graph, source, total, passed = self.graphs[step.tensors[0]]
         for number in range(REPLAYS):
             self.fill(source, value(at, RANK, number))
             graph.replay()
             torch.cuda.synchronize()
-            self.expect(at, total, sum(value(at, rank, number) for rank in self.members(step.group)))
+            for tensor in (total, *passed):
+                self.expect(at, tensor, sum(value(at, rank, number) for rank in self.members(step.group)))
         if "reset" in step.how:
             graph.reset()
             del self.graphs[step.tensors[0]]

@@ -112,6 +112,19 @@ def test_a_tensor_of_a_scope_is_sent(tmp_path: Path, memory: str, size: str, ran
 
 
 @pytest.mark.parametrize("memory", ["torch", "vmm"])
+@pytest.mark.parametrize("nccl", ["22809", "23007"])
+def test_a_graph_sends_a_tensor_of_a_scope(tmp_path: Path, nccl: str, memory: str) -> None:
+    """NCCL would register for the captured call what it can map, on one rank alone, and hang: it is told not to."""
+    env = TORCH | {"SYMM_REGISTER_MEMORY": memory, "TRACEHOOK_EMU_NCCL_VERSION": nccl}
+    run = rehearse("registered_calls.py", "captured_from_scope", ranks=2, log=tmp_path, env=env).assert_good()
+    for number in (3.0, 4.0):
+        assert run.facts(1)[f"sent {number:.0f}"] == [number] * 4
+        assert [run.facts(rank)[f"gathered {number:.0f}"] for rank in (0, 1)] == [[number, number + 1]] * 2
+    assert run.facts()["set_for_nccl"] == {"NCCL_GRAPH_REGISTER": "0"}
+    Audit(tmp_path).expect(CLEAN)
+
+
+@pytest.mark.parametrize("memory", ["torch", "vmm"])
 def test_ranks_of_several_hosts_register_nothing(tmp_path: Path, memory: str) -> None:
     """Of two ranks of one host NCCL would map a scope's memory and not the ordinary one of the other, and hang.
 

@@ -104,14 +104,23 @@ def take_over_memory(core: Any, config: Settings, is_initialized: bool) -> str:
         why = _hindrance(is_initialized) or str(core.replace_segment_source(True))
         if not why:
             if _sets_for_nccl(config):
-                _set_for_nccl.update({name: value for name, value in _FOR_NCCL.items() if name not in os.environ})
-                os.environ.update(_set_for_nccl)
+                keep_nccl_from_captures()
             return ""
         warn(f"SYMM_REGISTER_MEMORY=vmm has no effect: {why}; segments come from cudaMalloc")
     if config.local == "all":
         with suppress(RuntimeError):  # without it, or where another library stands there, a free waits
             core.replace_segment_source(False)
     return why
+
+
+def keep_nccl_from_captures() -> None:
+    """Have NCCL register nothing by itself for captured calls, unless the program's environment says otherwise.
+
+    NCCL looks at its first captured call. Of a tensor of a scope and an ordinary one it would map the first alone, and
+    hang: also at an address that nobody registered.
+    """
+    _set_for_nccl.update({name: value for name, value in _FOR_NCCL.items() if name not in os.environ})
+    os.environ.update(_set_for_nccl)
 
 
 def _sets_for_nccl(config: Settings) -> bool:

@@ -271,6 +271,8 @@ class Service:
             if self._blind_by:
                 return "unavailable", REASONS[number_of(self._blind_by)].advice
             refused: tuple[str, str] | None = core.open_bank(self.settings.pool_limit or 0)
+            if refused is None:
+                registration.keep_nccl_from_captures()
             return refused
 
     def push(self, event: str, **members: int) -> None:

@@ -23,12 +23,12 @@ _MOST_SAID = 1000
 _said: dict[str, object] = {}
 
 
-def say_once(text: str) -> bool:
-    """Say one line on stderr, the first time in this process. Return whether it was."""
+def say_once(text: str, about: str = "") -> bool:
+    """Say one line on stderr, the first time in this process, of whatever it is. Return whether it was."""
     mine = object()
     is_first = len(_said) < _MOST_SAID and _said.setdefault(text, mine) is mine  # one step: threads may say it at once
     if is_first:
-        warn(text)
+        warn(f"{text} {about}".rstrip())
     return is_first
 
 

@@ -32,7 +32,7 @@ from tracehook.symmetric_memory.pool_scope import Scope
 from tracehook.symmetric_memory.pools import OpenScope, PoolLimitError, Pools, explain_out_of_memory
 from tracehook.symmetric_memory.scope import left_to_python
 from tracehook.symmetric_memory.stall_watch import StallWatch
-from tracehook.symmetric_memory.windows import GroupWindows, in_order
+from tracehook.symmetric_memory.windows import NO_WINDOW, GroupWindows, in_order
 
 Ends = Callable[[GroupWindows], int]  # how many scopes of a group ended since its last call
 
@@ -173,7 +173,7 @@ class SymmetricMemory:
             warn(f"{problem}; going on without these windows (SYMM_REGISTER_GUARD={found.guard})")
             return 0
         if found.refused is not None and found.refused[0] == "no_symmetric_support":
-            say_once(found.refused[1])
+            say_once(NO_WINDOW, f"({found.about}); tracehook.explain(tensor, group) says it of others")
         return count or 0
 
     # --- the acts of all ranks that are asked for ---

@@ -95,6 +95,36 @@ def sent_from_scope(size_mb: str) -> None:
         tell(broadcast=ends(target))
 
 
+def captured_from_scope() -> None:
+    """A graph sends, broadcasts and gathers a tensor of a scope, each into ordinary memory."""
+    with tracehook.symmetric(graph=True):
+        source = zeros(4)
+    received, target = torch.empty_like(source), torch.empty_like(source)
+    whole = torch.empty(WORLD * len(source), device=device)
+
+    def exchange() -> None:
+        if RANK == 0:
+            dist.send(source, 1)
+        elif RANK == 1:
+            dist.recv(received, 0)
+        dist.broadcast(source if RANK == 0 else target, 0)
+        dist.all_gather_into_tensor(whole, source)
+
+    exchange()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        exchange()
+    for number in (3, 4):
+        source.copy_(filled(number + RANK, 4, device))
+        graph.replay()
+        torch.cuda.synchronize()
+        if RANK == 1:
+            tell(**{f"sent {number}": [*ends(received), *ends(target)]})
+        tell(**{f"gathered {number}": parts(whole)})
+    tell(set_for_nccl=tracehook.status()["memory"]["set_for_nccl"])
+    graph.reset()
+
+
 def sent_among_hosts() -> None:
     """A tensor of a scope goes into ordinary memory, and ordinary memory into a scope: to each rank, and from each."""
     with tracehook.symmetric():

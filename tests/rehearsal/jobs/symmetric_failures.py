@@ -45,11 +45,13 @@ def failing_group() -> None:
 
 
 def no_support() -> None:
-    """NCCL makes no windows on this communicator: scopes go on without."""
+    """NCCL makes no windows on these communicators: scopes go on without."""
     tensor = symmetric(RANK + 1)
     again = symmetric(RANK + 1)
     tell(reasons=[tracehook.explain(one).reason for one in (tensor, again)], windows=windows())
     tell(symmetric=tracehook.is_symmetric(tensor), synced=tracehook.sync(), sums=[reduced(tensor), reduced(again)])
+    with tracehook.symmetric(dist.new_group(list(range(WORLD)))):
+        empty()
     tell(refused=[row["refused"] for row in tracehook.status()["windows"]])
 
 

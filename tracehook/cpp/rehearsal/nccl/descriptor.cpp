@@ -13,6 +13,14 @@ namespace tracehook::rehearsal::nccl {
 
 namespace {
 
+// Below, NCCL copies what it sends, and looks at no registration.
+constexpr std::size_t kLeastUsed = std::size_t{64} << 10;
+
+// Whether NCCL makes messages of it, whatever the algorithm.
+bool is_messages(Kind kind) {
+    return kind != Kind::kAllGather && !shape(kind).reduces;
+}
+
 Spot spot(const Placement& placement) {
     return {placement.offset, placement.position, placement.symmetric, placement.whole};
 }
@@ -102,6 +110,9 @@ bool same(const Descriptor& left, const Descriptor& right) {
 
 void compare_registrations(const Communicator& communicator, const std::vector<Descriptor>& all) {
     const Descriptor& mine = all[communicator.rank()];
+    if (is_messages(mine.kind) && mine.count * element_size(mine.type) < kLeastUsed) {
+        return;
+    }
     for (int rank = 0; rank < communicator.ranks(); ++rank) {
         const Descriptor& other = all[rank];
         // A rank that only receives has nothing to compare with what the root sends.

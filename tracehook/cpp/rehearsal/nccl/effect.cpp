@@ -189,7 +189,7 @@ void put_to_use(Communicator& communicator, Operation& operation, bool captured)
     const int rank = communicator.rank();
     const int ranks = communicator.ranks();
     RegistrationCache& registrations = communicator.registrations();
-    const bool by_graph = captured && settings().graph_register;
+    const bool by_graph = captured && graph_register();
     std::vector<Outcome> registered;
     const bool by_messages = !gathers(operation.kind);
     bool messages_first = false;

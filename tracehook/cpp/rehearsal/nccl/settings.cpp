@@ -50,7 +50,6 @@ Settings read() {
         text("TRACEHOOK_EMU_WINDOWS") == "null" ? WindowMode::kNull : WindowMode::kOn;
     settings.window_timeout = std::chrono::seconds(number("TRACEHOOK_EMU_WINDOW_TIMEOUT", 60));
     settings.local_register = number("NCCL_LOCAL_REGISTER", 1) != 0;
-    settings.graph_register = number("NCCL_GRAPH_REGISTER", 1) != 0;
     settings.peer_to_peer = number("NCCL_P2P_DISABLE", 0) != 1 && cuda::gpu().peers;
     settings.legacy_register = number("NCCL_LEGACY_CUDA_REGISTER", 0) != 0;
     settings.rank = number("RANK", -1);
@@ -69,6 +68,11 @@ const Settings& settings() {
     // Never destroyed: threads of the job may still ask while the process ends.
     static const Settings& kept = *new Settings(read());
     return kept;
+}
+
+bool graph_register() {
+    static const bool is_on = number("NCCL_GRAPH_REGISTER", 1) != 0;
+    return is_on;
 }
 
 bool ensure_directory() {

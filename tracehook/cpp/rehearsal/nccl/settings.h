@@ -42,11 +42,9 @@ struct Settings {
     std::chrono::milliseconds window_timeout{60000};
 
     // NCCL's own, as NCCL reads them. NCCL_LOCAL_REGISTER=0: no registration has an effect;
-    // NCCL_GRAPH_REGISTER=0: a captured call registers nothing by itself; NCCL_P2P_DISABLE=1, or
-    // devices that do not reach each other: nobody maps memory of others;
+    // NCCL_P2P_DISABLE=1, or devices that do not reach each other: nobody maps memory of others;
     // NCCL_LEGACY_CUDA_REGISTER=1: memory of cudaMalloc is mapped too.
     bool local_register = true;
-    bool graph_register = true;
     bool peer_to_peer = true;
     bool legacy_register = false;
 
@@ -65,6 +63,10 @@ struct Settings {
 };
 
 const Settings& settings();
+
+// NCCL_GRAPH_REGISTER, false: a captured call registers nothing by itself. NCCL, too, reads it once
+// a call is captured, and not before.
+bool graph_register();
 
 // Makes the directory if it is not there; false if that failed.
 bool ensure_directory();

@@ -28,10 +28,15 @@ class CollectiveSteps(Player):
         """Return the sum of what the ranks give."""
         return sum(value(at, rank) for rank in self.members(group))
 
+    def _used(self, step: Step, group: Any) -> Any:
+        """Return the group that uses the tensor of a scope: its own one, or another one of the same ranks."""
+        if "other group" in step.how and step.group in ("world", "twin"):
+            return self.groups["twin" if step.group == "world" else "world"]
+        return group
+
     def all_reduce(self, at: int, step: Step, group: Any) -> None:
         """Sum a tensor of a scope."""
-        if "other group" in step.how and step.group in ("world", "twin"):
-            group = self.groups["twin" if step.group == "world" else "world"]
+        group = self._used(step, group)
         tensor = self.source(at, step)
         torch.cuda.synchronize()
         if "out of place" in step.how:
@@ -115,11 +120,12 @@ class CollectiveSteps(Player):
         self.expect(at, received, *(value(at, rank, place) for rank in members))
 
     def broadcast(self, at: int, step: Step, group: Any) -> None:
-        """Send a tensor of a scope to all."""
+        """Send a tensor of a scope to all; "in place": into memory of scopes, else into ordinary memory."""
         members = self.members(step.group)
         root = members[step.ranks[0] % len(members)]
-        tensor = self.source(at, step)
-        dist.broadcast(tensor, root, group=group)
+        is_inside = root == RANK or "in place" in step.how
+        tensor = self.source(at, step) if is_inside else torch.empty(step.sizes[0], device=device)
+        dist.broadcast(tensor, root, group=self._used(step, group))
         self.expect(at, tensor, value(at, root))
 
     def reduce(self, at: int, step: Step, group: Any) -> None:
@@ -133,7 +139,7 @@ class CollectiveSteps(Player):
 
     def ring(self, at: int, step: Step, group: Any) -> None:
         """Send a tensor of a scope to the next rank, and receive from the one before, in one batch."""
-        members = self.members(step.group)
+        members, group = self.members(step.group), self._used(step, group)
         if len(members) < 2:
             return
         place = members.index(RANK)
@@ -146,7 +152,7 @@ class CollectiveSteps(Player):
 
     def send(self, at: int, step: Step, group: Any) -> None:
         """Send a tensor of a scope to one rank."""
-        members = self.members(step.group)
+        members, group = self.members(step.group), self._used(step, group)
         number, size = step.tensors[0], step.sizes[0]
         if len(members) > 1:
             source, target = (members[place % len(members)] for place in step.ranks)

@@ -122,6 +122,8 @@ class _Draw:
         kind = self.chance.choice(kinds + ["dtensor", "dtensor"] * self.has_layers)
         places = tuple(self.chance.sample(range(self.ranks), min(2, self.ranks)))
         how = self.some(("async", "drop", "in place", "side stream"), 0.4)
+        if kind in ("broadcast", "ring", "send"):
+            how |= self.some(("other group",), 0.2)
         self.add(kind, group, tensors=(number,), sizes=(size,), ranks=places, how=how)
         if kind == "start":
             self.under_way[number] = self.live.pop(number)

@@ -99,6 +99,16 @@ def test_torch_registers_in_vain(tmp_path: Path) -> None:
     Audit(tmp_path).expect(FINDINGS, "registered-in-vain", "that NCCL cannot use")
 
 
+@pytest.mark.parametrize("memory", ["torch", "vmm"])
+def test_a_scope_beside_torch_that_registers_everything(tmp_path: Path, memory: str) -> None:
+    """The memory of a scope goes into ordinary memory, also by a group without its window: both count, or none does."""
+    env = {"SYMM_REGISTER_MEMORY": memory, "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
+    new = {"TRACEHOOK_EMU_NCCL_VERSION": "23007"}  # with an older one torch's hook breaks rule L9
+    run = rehearse("registered_calls.py", "sent_elsewhere", ranks=2, log=tmp_path, env=TORCH | env | new)
+    assert (run.facts(1)["received"], run.facts(1)["broadcast"]) == ([3.0, 3.0], [3.0, 3.0])
+    assert set(run.broken) <= {"C4"}, run.output  # torch's hook leaves its registrations when a group ends
+
+
 @pytest.mark.parametrize(("memory", "size", "ranks"), [("vmm", "48", 2), ("vmm", "48", 3), ("torch", "8", 2)])
 def test_a_tensor_of_a_scope_is_sent(tmp_path: Path, memory: str, size: str, ranks: int) -> None:
     """A window's memory goes to a rank without one, by send and broadcast: NCCL sees no mixture.

@@ -95,6 +95,22 @@ def sent_from_scope(size_mb: str) -> None:
         tell(broadcast=ends(target))
 
 
+def sent_elsewhere() -> None:
+    """A tensor of a scope goes through another group, which has no window on it, into ordinary memory."""
+    elsewhere = dist.new_group(list(range(WORLD)))
+    with tracehook.symmetric():
+        source = filled(3, 4, device)
+    target = torch.zeros_like(source)
+    for group in (None, elsewhere):
+        if RANK == 0:
+            dist.send(source, 1, group=group)
+        else:
+            dist.recv(target, 0, group=group)
+            tell(received=ends(target))
+        dist.broadcast(source if RANK == 0 else target.zero_(), 0, group=group)
+        tell(broadcast=ends(target if RANK else source))
+
+
 def captured_from_scope() -> None:
     """A graph sends, broadcasts and gathers a tensor of a scope, each into ordinary memory."""
     with tracehook.symmetric(graph=True):

@@ -10,6 +10,7 @@
 
 #include "nccl/abi.h"
 #include "nccl/api.h"
+#include "nccl/pool_memory.h"
 #include "registrar/registrar.h"
 #include "windows/communicator_windows.h"
 
@@ -88,15 +89,20 @@ inline constexpr int kCopiesToOneWindow = 22902; // from this version on if only
 // From how many bytes on NCCL may use a registration of a transfer's buffer: below, it copies.
 inline constexpr std::size_t kLeastUsed = std::size_t{64} << 10;
 
-// A buffer of a call that only some ranks may make from a window: see Registrar::unregistered().
-// If the call gains, the buffer is registered: in a window it is so already.
+// A buffer of a call that only some ranks may make from the memory of a scope: see
+// Registrar::unregistered(). It is registered where it has a window, and where somebody else than
+// tracehook registers every segment. If the call gains, the buffer is registered: in a window it is
+// so already.
 template <typename Pointer>
 void place_alone(registrar::Registrar& registrar, registrar::Communicator& communicator,
                  Pointer& buffer, std::size_t bytes, bool gains, Stream stream) noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(buffer);
     const bool in_window = bytes >= kLeastUsed && windows::table_of(communicator).engaged() &&
                            windows::table_of(communicator).covering(address, bytes).has_value();
-    if (in_window && !gains) {
+    const bool by_others = bytes >= kLeastUsed &&
+                           communicator.identity().local == registrar::Local::kObserved &&
+                           may_be_of_pools(address);
+    if ((in_window || by_others) && !gains) {
         buffer = reinterpret_cast<Pointer>(
             registrar.unregistered(communicator, address, bytes, capturing(stream)));
     } else if (gains && !in_window) {

@@ -70,6 +70,12 @@ std::optional<NoBank> open_bank(windows::Bank& bank, std::size_t limit_bytes_per
     return std::nullopt;
 }
 
+bool may_be_of_pools(std::uintptr_t address) noexcept {
+    const windows::Bank* const bank = target.load(std::memory_order_acquire);
+    return bank != nullptr && address >= bank->span()[0].load(std::memory_order_relaxed) &&
+           address < bank->span()[1].load(std::memory_order_relaxed);
+}
+
 void* allocate_segment(std::size_t size, int device, Stream) noexcept {
     windows::Bank* const bank = target.load(std::memory_order_acquire);
     if (bank == nullptr) {

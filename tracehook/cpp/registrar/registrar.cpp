@@ -88,6 +88,9 @@ void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_
         return;
     }
     const MemoryKind memory = memory_of(address);
+    if (pool == PoolKind::kDefault && memory == MemoryKind::kShareable) {
+        ordinary_is_shareable_.store(true, std::memory_order_relaxed);
+    }
     std::vector<CommunicatorPtr> communicators;
     {
         std::unique_lock lock(mutex_);

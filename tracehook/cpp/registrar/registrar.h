@@ -171,10 +171,11 @@ class Registrar {
     bool to_registered(Communicator& communicator, RegisteredFor what,
                        std::span<Buffer> buffers) noexcept;
 
-    // The opposite, for a buffer in a window of the communicator: whoever made the window has
-    // registered its range, too, and a transfer from there to memory that is not registered hangs
-    // or hands over wrong data. Returns an address at which the same bytes are not registered, or
-    // `address` itself. `for_ever`: a captured graph keeps that address.
+    // The opposite, for the memory of a scope: whoever made its window, or registers every segment,
+    // has registered it, too, and a transfer from there to memory that is not registered in effect
+    // hangs or hands over wrong data. Returns an address at which the same bytes are not
+    // registered, or `address` itself: so where others register ordinary memory in effect, too.
+    // `for_ever`: a captured graph keeps that address.
     std::uintptr_t unregistered(const Communicator& communicator, std::uintptr_t address,
                                 std::size_t size, bool for_ever) noexcept;
 
@@ -279,6 +280,7 @@ class Registrar {
     const MakeCompanion make_companion_;
     const Patience patience_;
     SegmentMemory* const memory_;
+    std::atomic<bool> ordinary_is_shareable_{false}; // segments of no pool come from virtual memory
     Aliases aliases_;
     SegmentRules rules_;
     Ledger ledger_;

@@ -54,7 +54,9 @@ bool Registrar::to_registered(Communicator& communicator, RegisteredFor what,
 
 std::uintptr_t Registrar::unregistered(const Communicator& communicator, std::uintptr_t address,
                                        std::size_t size, bool for_ever) noexcept {
-    if (abandoned()) {
+    const bool alike = communicator.identity().local == Local::kObserved &&
+                       ordinary_is_shareable_.load(std::memory_order_relaxed);
+    if (abandoned() || alike) {
         return address;
     }
     std::optional<Segment> segment;

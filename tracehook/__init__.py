@@ -124,15 +124,16 @@ def __dir__() -> list[str]:
 
 
 def enable() -> None:
-    """Follow the caching allocator and register every segment with every live NCCL communicator of its device.
+    """Follow the caching allocator, and register its segments with NCCL communicators where NCCL gains by it.
 
-    It does the same as ``SYMM_REGISTER_HOOK=1``. A program may call it at any time and any number of times. tracehook
-    also registers the communicators and segments that exist already. It does not initialise CUDA: until the program
-    does, it only waits.
+    docs/registration.md says which segments these are. ``SYMM_REGISTER_LOCAL=all`` registers every one with each live
+    communicator of its device. The call does the same as ``SYMM_REGISTER_HOOK=1``. A program may call it at any time
+    and any number of times. It covers the communicators and segments that exist already. It does not initialise CUDA:
+    until the program does, tracehook only waits.
 
     All ranks call it at the same point of the program, with no collective under way. With NVLS, ranks whose
     registrations differ wait for each other without end inside NCCL, and not even an abort reaches them. A call after
-    :func:`disable` registers every segment before it returns.
+    :func:`disable` registers again before it returns.
 
     If tracehook cannot follow the allocator (expandable segments, another allocator, no CUDA), it prints one line of
     advice on stderr, and the program runs on. :func:`status` has the reason.
@@ -215,7 +216,7 @@ def status() -> Status:
 
 
 def attach_communicator(pointer: int, *, device: int | None = None, name: str | None = None) -> bool:
-    """Register every segment with a communicator whose birth tracehook did not see.
+    """Register segments, as with any other, with a communicator whose birth tracehook did not see.
 
     Call it in two cases: other code than torch made the communicator before the program enabled tracehook, or that
     code had looked up the functions of NCCL before. After that tracehook sees each new communicator, whoever makes it:

@@ -171,26 +171,6 @@ void an_abort_during_a_call_leaves_its_thread_what_it_looks_at() {
     expect(true, "an abort does not take from a call the registration that it has just made");
 }
 
-void others_may_ask_what_is_held_while_it_grows() {
-    World world;
-    Library library;
-    const auto communicator = world.create(1, library);
-    world.allocate(0x10000);
-    const registrar::Segment first = *world.registrar.segment_at(0x10000);
-    Stop stop;
-    library.in_register = &stop;
-    std::thread allocates([&] { world.allocate(0x90000); });
-    stop.reached.wait();
-    expect(communicator->gate().may_hold(*communicator, first),
-           "while a registration is made, any segment may be held");
-    stop.go_on.count_down();
-    allocates.join();
-    expect(communicator->gate().may_hold(*communicator, first), "what is registered is held");
-    world.kill(1);
-    expect(!communicator->gate().may_hold(*communicator, first),
-           "a dead communicator holds nothing");
-}
-
 void a_childs_exit_leaves_the_parents_slots_alone() {
     const std::string path = "thread_cases." + std::to_string(getpid()) + ".ring";
     {
@@ -247,7 +227,6 @@ int main() {
     what_a_thread_expected_goes_with_it();
     an_end_in_a_group_is_over_with_the_group();
     an_abort_during_a_call_leaves_its_thread_what_it_looks_at();
-    others_may_ask_what_is_held_while_it_grows();
     a_childs_exit_leaves_the_parents_slots_alone();
     what_belongs_to_a_thread_can_be_asked_for_at_its_end();
     return failures;

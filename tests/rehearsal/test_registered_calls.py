@@ -109,13 +109,16 @@ def test_a_scope_beside_torch_that_registers_everything(tmp_path: Path, memory: 
     assert set(run.broken) <= {"C4"}, run.output  # torch's hook leaves its registrations when a group ends
 
 
-@pytest.mark.parametrize(("memory", "size", "ranks"), [("vmm", "48", 2), ("vmm", "48", 3), ("torch", "8", 2)])
-def test_a_tensor_of_a_scope_is_sent(tmp_path: Path, memory: str, size: str, ranks: int) -> None:
+@pytest.mark.parametrize(
+    ("memory", "size", "ranks", "local"),
+    [("vmm", "48", 2, "auto"), ("vmm", "48", 3, "auto"), ("torch", "8", 2, "auto"), ("torch", "8", 2, "all")],
+)
+def test_a_tensor_of_a_scope_is_sent(tmp_path: Path, memory: str, size: str, ranks: int, local: str) -> None:
     """A window's memory goes to a rank without one, by send and broadcast: NCCL sees no mixture.
 
     Three ranks agree at their first collective that gains: a large send before it uses no registered memory.
     """
-    env = TORCH | {"SYMM_REGISTER_MEMORY": memory}
+    env = {"SYMM_REGISTER_LOCAL": local, "SYMM_REGISTER_MEMORY": memory}
     run = rehearse("registered_calls.py", "sent_from_scope", size, ranks=ranks, log=tmp_path, env=env).assert_good()
     assert run.facts(1) == {"received": [3.0, 3.0], "broadcast": [3.0, 3.0]}
     Audit(tmp_path).expect(CLEAN)

@@ -90,19 +90,19 @@ inline constexpr int kCopiesToOneWindow = 22902; // from this version on if only
 inline constexpr std::size_t kLeastUsed = std::size_t{64} << 10;
 
 // A buffer of a call that only some ranks may make from the memory of a scope: see
-// Registrar::unregistered(). It is registered where it has a window, and where somebody else than
-// tracehook registers every segment. If the call gains, the buffer is registered: in a window it is
-// so already.
+// Registrar::unregistered(). It is registered where it has a window, and where every segment is. If
+// the call gains, the buffer is registered: in a window it is so already.
 template <typename Pointer>
 void place_alone(registrar::Registrar& registrar, registrar::Communicator& communicator,
                  Pointer& buffer, std::size_t bytes, bool gains, Stream stream) noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(buffer);
     const bool in_window = bytes >= kLeastUsed && windows::table_of(communicator).engaged() &&
                            windows::table_of(communicator).covering(address, bytes).has_value();
-    const bool by_others = bytes >= kLeastUsed &&
-                           communicator.identity().local == registrar::Local::kObserved &&
-                           may_be_of_pools(address);
-    if ((in_window || by_others) && !gains) {
+    const registrar::Identity& who = communicator.identity();
+    const bool is_registered =
+        bytes >= kLeastUsed && may_be_of_pools(address) &&
+        (who.local == registrar::Local::kObserved || who.when == registrar::When::kAtBirth);
+    if ((in_window || is_registered) && !gains) {
         buffer = reinterpret_cast<Pointer>(
             registrar.unregistered(communicator, address, bytes, capturing(stream)));
     } else if (gains && !in_window) {

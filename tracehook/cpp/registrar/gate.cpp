@@ -264,11 +264,6 @@ void Gate::end_calls() noexcept {
     done_working();
 }
 
-bool Gate::may_hold(const Communicator& communicator, const Segment& segment) noexcept {
-    const Lock lock(*this);
-    return !communicator.dead() && (working_ == &communicator || communicator.holds(segment));
-}
-
 bool Gate::forget(Communicator& communicator, const Segment& segment) noexcept {
     const Lock lock(*this);
     if (communicator.dead()) {

@@ -67,9 +67,6 @@ class Gate {
     // it, or is dead. Never waits. (Which segments it holds changes only while `working_` names
     // it.)
     bool forget(Communicator& communicator, const Segment& segment) noexcept;
-    // Whether the communicator holds the segment, or may in a moment; not if it is dead. Any
-    // thread.
-    bool may_hold(const Communicator& communicator, const Segment& segment) noexcept;
     // Waits until the communicator does not hold the segment, or is dead: for the call of the
     // thread inside, which may wait for another rank. However long that takes, unless `buries`:
     // then it returns false after `free_for_call`, or at once behind another such segment, or if

@@ -174,7 +174,7 @@ class Registrar {
     // The opposite, for the memory of a scope: whoever made its window, or registers every segment,
     // has registered it, too, and a transfer from there to memory that is not registered in effect
     // hangs or hands over wrong data. Returns an address at which the same bytes are not
-    // registered, or `address` itself: so where others register ordinary memory in effect, too.
+    // registered, or `address` itself: so where somebody registers ordinary memory in effect, too.
     // `for_ever`: a captured graph keeps that address.
     std::uintptr_t unregistered(const Communicator& communicator, std::uintptr_t address,
                                 std::size_t size, bool for_ever) noexcept;

@@ -54,8 +54,11 @@ bool Registrar::to_registered(Communicator& communicator, RegisteredFor what,
 
 std::uintptr_t Registrar::unregistered(const Communicator& communicator, std::uintptr_t address,
                                        std::size_t size, bool for_ever) noexcept {
-    const bool alike = communicator.identity().local == Local::kObserved &&
-                       ordinary_is_shareable_.load(std::memory_order_relaxed);
+    const Identity& who = communicator.identity();
+    const bool ordinary = ordinary_is_shareable_.load(std::memory_order_relaxed);
+    const bool by_others = who.local == Local::kObserved;
+    const bool alike =
+        by_others ? ordinary : who.when == When::kAtBirth && (ordinary || !who.one_host);
     if (abandoned() || alike) {
         return address;
     }
@@ -64,10 +67,7 @@ std::uintptr_t Registrar::unregistered(const Communicator& communicator, std::ui
         const std::lock_guard guard(mutex_);
         segment = ledger_.at(address);
     }
-    const bool is_registered_itself = communicator.identity().when != When::kAtCalls && segment &&
-                                      communicator.gate().may_hold(communicator, *segment);
-    if (!segment || segment->memory != MemoryKind::kShareable || size > segment->end() - address ||
-        is_registered_itself) {
+    if (!segment || segment->memory != MemoryKind::kShareable || size > segment->end() - address) {
         return address;
     }
     const std::uintptr_t alias = aliases_.of(*segment, RegisteredFor::kNothing, for_ever);

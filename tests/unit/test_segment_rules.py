@@ -1,10 +1,13 @@
 """Rules by which segments stay unregistered: how they are chosen, and what fits them."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
 
+from tracehook.hook import registration
 from tracehook.nccl.segment_rules import ALWAYS, LeaveOut, SegmentRule, rules_of
+from tracehook.settings import Settings
 
 SIZE = 4096
 GRAPH = 2  # pool_kinds.def
@@ -40,6 +43,17 @@ def test_choices_are_rules_in_their_order():
 def test_only_a_zero_is_a_no(value):
     """NCCL reads anything else as on."""
     assert _names(("all",), {"NCCL_GRAPH_REGISTER": value}) == ["no-pausable", "no-own-allocators"]
+
+
+def test_what_tracehook_sets_for_nccl_is_no_answer_of_the_program(monkeypatch):
+    """A forked process reads the variables again."""
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(registration, "_set_for_nccl", {})
+    monkeypatch.setattr(registration, "_rules", [ALWAYS])
+    registration.keep_nccl_from_captures()
+    assert os.environ == {"NCCL_GRAPH_REGISTER": "0"}
+    rules = registration.choose_rules(Settings(local="all"))
+    assert [rule.name for rule in rules] == ["no-pausable", "no-own-allocators"]
 
 
 @pytest.mark.parametrize("found", [LeaveOut(below=1), [LeaveOut(below=1)], (LeaveOut(below=1),)])

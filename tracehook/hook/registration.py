@@ -37,7 +37,7 @@ _rules = [ALWAYS]  # of this process, by position
 def choose_rules(config: Settings) -> list[SegmentRule]:
     """Read the rules by which segments are left out, once: before :func:`take_over_memory`, and before the log."""
     registers = config.local == "all" or (config.local in ("auto", "own") and config.memory == "vmm")
-    ours = _FOR_NCCL if _sets_for_nccl(config) else {}
+    ours = _FOR_NCCL if _sets_for_nccl(config) else _set_for_nccl
     theirs = {name: value for name, value in os.environ.items() if name not in ours}
     _rules[:] = segment_rules.rules_of(config.segments, theirs, warn if registers else lambda _: None)
     return _rules

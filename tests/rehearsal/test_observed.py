@@ -9,8 +9,6 @@ from support.rehearsal import Rehearsal, rehearse
 from support.torch_versions import BY_ITSELF, LEGACY, needs_nccl2
 
 NCCL2 = "TORCH_DIST_USE_NCCL2"  # 1: backend "nccl" is the group that registers by itself, if torch has it
-# Then the network card could use every segment, and every segment is registered.
-HOSTS = {"SLURM_NNODES": "2"}
 
 
 def play(log: Path, backend: str, when: str = "first", **env: str) -> Rehearsal:
@@ -56,10 +54,9 @@ def test_enabled_late(tmp_path: Path) -> None:
     Audit.expect_only_in_vain(tmp_path)
 
 
-@pytest.mark.parametrize("mode", ["auto", "own"])
-def test_the_stock_group(tmp_path: Path, mode: str) -> None:
+def test_the_stock_group(tmp_path: Path) -> None:
     """With torch's stock group tracehook registers, each segment once with each communicator."""
-    run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL=mode, **HOSTS)
+    run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL="all")
     for rank, facts in enumerate(run.told):
         assert facts["kinds"] == ["own"] * 2
         counts = registered(run, rank)
@@ -72,7 +69,7 @@ def test_the_stock_group(tmp_path: Path, mode: str) -> None:
 @needs_nccl2
 def test_both(tmp_path: Path) -> None:
     """`own` registers beside torch, which counts; that is as good, and costs twice the calls."""
-    run = play(tmp_path, "nccl", SYMM_REGISTER_LOCAL="own", **HOSTS)
+    run = play(tmp_path, "nccl", SYMM_REGISTER_LOCAL="own")
     for rank, facts in enumerate(run.told):
         assert facts["kinds"] == ["own"] * 2
         assert facts["made"] == facts["undone"] > sum(registered(run, rank).values())

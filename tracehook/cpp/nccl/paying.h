@@ -99,9 +99,9 @@ void place_alone(registrar::Registrar& registrar, registrar::Communicator& commu
     const bool in_window = bytes >= kLeastUsed && windows::table_of(communicator).engaged() &&
                            windows::table_of(communicator).covering(address, bytes).has_value();
     const registrar::Identity& who = communicator.identity();
-    const bool is_registered =
-        bytes >= kLeastUsed && may_be_of_pools(address) &&
-        (who.local == registrar::Local::kObserved || who.when == registrar::When::kAtBirth);
+    const bool all_are =
+        who.local == registrar::Local::kObserved || who.when == registrar::When::kAtBirth;
+    const bool is_registered = all_are && bytes >= kLeastUsed && may_be_of_pools(address);
     if ((in_window || is_registered) && !gains) {
         buffer = reinterpret_cast<Pointer>(
             registrar.unregistered(communicator, address, bytes, capturing(stream)));

@@ -214,6 +214,7 @@ test-gpu: build ## The tests that need real devices
 	$(BIN)/python -m pytest -m gpu tests/gpu
 
 sanitize: ## The registrar's stress test under ThreadSanitizer and AddressSanitizer (g++ only)
+	$(MAKE) -C tests/cpp -j "$$(nproc)" programs
 	$(MAKE) -C tests/cpp
 
 bench: build ## Ratios, measured side by side on emulated devices

@@ -92,8 +92,8 @@ from tracehook.commands import main
 read = Store._read
 def read_without_end(store, *arguments):
     read(store, *arguments)
-    print("in the midst", flush=True)
-    store._database.execute("SELECT sum(a.range ^ b.range) FROM range(1 << 40) AS a, range(1 << 40) AS b")
+    print(*(file.name for file in store._scratch.iterdir()), flush=True)
+    store._database.execute("SELECT sum(range) FROM range(1 << 62)")  # neither ends nor takes memory
 Store._read = read_without_end
 main()
 """
@@ -115,8 +115,7 @@ def test_an_audit_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Si
     )
     try:
         assert audit.stdout is not None
-        assert audit.stdout.readline() == b"in the midst\n"
-        assert list(scratch.glob("*/audit.duckdb"))
+        assert b"audit.duckdb" in audit.stdout.readline().split()
         audit.send_signal(number)
         said, _ = audit.communicate(timeout=60)
     finally:

@@ -39,7 +39,7 @@ class _Background:
         self._is_over = False
 
     def start(self, worker: Worker, run: Callable[..., None], name: str, *arguments: Any) -> threads.Thread | None:
-        thread = threads.Thread(_work, name, run, *arguments)
+        thread = threads.Thread(run, name, *arguments)
         with self._lock:
             if self._is_over:
                 return None
@@ -60,13 +60,6 @@ class _Background:
                 worker.end_soon()
         for thread, _ in running:
             thread.join(max(0.0, deadline - time.monotonic()))
-
-
-def _work(run: Callable[..., None], *arguments: Any) -> None:
-    from tracehook import _core  # readers of logs have no native part, and no such thread
-
-    _core.wait_at_end()
-    run(*arguments)
 
 
 class _Current:

@@ -199,10 +199,28 @@ def _facts(group: ProcessGroup, backend: Any) -> GroupFacts:
         raise RuntimeError(f"tracehook: {_FOREIGN}")
     _, store = world.pg_map[group]
     bound = group.bound_device_id
-    device = bound.index if bound is not None else torch.cuda.current_device()
+    device = bound.index if bound is not None else _used_device(backend)
     _, desc, members = name_of(group)
     # Not by torch's table of global ranks: in a group that joins several launches it has the numbers of none of them.
     return GroupFacts(group.group_name, group.rank(), group.size(), device, store, backend, desc, members)
+
+
+def _used_device(backend: Any) -> int:
+    """Return the device of a group that has none of its own: of its communicator, another one, or the process.
+
+    Only then the current one counts: a thread that a program begins has device 0, until it chooses one.
+    """
+    import torch
+
+    current = int(torch.cuda.current_device())
+    if own := [device for device, _ in _communicators(backend)]:
+        return current if current in own else own[0]
+    if current != 0:
+        return current
+    devices = {found.device for found in existing()} or {
+        device for device in range(torch.cuda.device_count()) if torch._C._cuda_hasPrimaryContext(device)
+    }
+    return devices.pop() if len(devices) == 1 else current
 
 
 def is_known(group: ProcessGroup) -> bool:
@@ -259,6 +277,8 @@ def _communicators(backend: Any) -> list[tuple[int, int]]:
     """Return (device, pointer) of each of the backend's communicators: torch tells that of the current device only."""
     import torch
 
+    if not hasattr(backend, "_comm_ptr"):
+        return []
     found = []
     for device in range(torch.cuda.device_count()):
         # Looking must not make a context where the program has none.

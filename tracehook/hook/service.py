@@ -97,6 +97,7 @@ class Service:
         ring = ring_place.choose(path) if path else None
         bound = log_begin.bound(self.settings)
         _core.make_process(os.fsencode(ring or ""), bound.ring_events)
+        _core.wait_at_end()
         if path and ring and ring.parent != path.parent:
             begin["ring"] = encodable(str(ring))
         if _core.ring_error():

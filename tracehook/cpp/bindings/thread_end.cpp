@@ -1,22 +1,31 @@
-// How a thread of tracehook ends that comes back from C++ (torch's store) after the interpreter.
+// How a thread ends that comes back from C++ after the interpreter: one of tracehook that was in
+// torch's store, or one of the program that was in a scope or in the allocator.
 #include "bindings/bindings.h"
 
 #include <cstdlib>
 #include <exception>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 namespace tracehook::bindings {
 
 namespace {
 
-thread_local bool waits_at_end = false;
+constexpr int kSecondsToEnd = 30; // seconds that the process has to end
 std::terminate_handler before = nullptr;
+
+// Whether Python ends this thread, which is none of the interpreter's own exit. That is no C++
+// exception.
+bool is_ended_by_python() noexcept {
+    return std::current_exception() == nullptr && syscall(SYS_gettid) != getpid() &&
+           (Py_IsInitialized() == 0 || is_finalizing());
+}
 
 // Before 3.14, Python ends such a thread where it asks for the GIL: in a destructor that nothing
 // may leave, so C++ calls this. It holds no lock of Python's, and the process is about to end.
 [[noreturn]] void wait_or_terminate() {
-    while (waits_at_end && (Py_IsInitialized() == 0 || is_finalizing())) {
-        ::pause();
+    for (int second = 0; second < kSecondsToEnd && is_ended_by_python(); ++second) {
+        ::sleep(1);
     }
     if (before != nullptr) {
         before();
@@ -29,16 +38,14 @@ void wait_at_end() {
         before = std::set_terminate(&wait_or_terminate);
         return true;
     }();
-    waits_at_end = true;
 }
 
 } // namespace
 
 void bind_thread_end(py::module_& module) {
-    module.def(
-        "wait_at_end", &wait_at_end,
-        "This thread is tracehook's: if it comes back after the interpreter, it waits for the "
-        "end of the process, and does not abort it");
+    module.def("wait_at_end", &wait_at_end,
+               "A thread that comes back after the interpreter waits for the end of the process, "
+               "and does not abort it");
 }
 
 } // namespace tracehook::bindings

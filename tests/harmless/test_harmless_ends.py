@@ -1,0 +1,64 @@
+"""Random correct programs that end in random ways: their status, results and last words are those without tracehook.
+
+HARMLESS_ENDS: how many; HARMLESS_FROM: the first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import endings
+import pytest
+from support.audits import Audit
+from support.rehearsal import Rehearsal, rehearse
+
+HERE = Path(__file__).parent
+JOBS = HERE.parent / "rehearsal" / "jobs"
+SEEDS = int(os.environ.get("HARMLESS_ENDS", "20"))
+FIRST = int(os.environ.get("HARMLESS_FROM", "0"))
+RANKS = 2
+START = "import sys, runpy; sys.path[:0] = {paths}; sys.argv[0] = {job!r}; runpy.run_path({job!r}, run_name='__main__')"
+# By way: the status that it has without tracehook, and what the audit says of it.
+STATUS = {"return": 0, "exit": 0, "exec": 0, "status": 7, "text": 1, "raise": 1, "os._exit": 4, "thread": 3} | {
+    "SIGTERM": 143, "SIGINT": 130, "SIGKILL": 137, "abort": 134,
+}
+FOUND = {
+    "status": "exit-status", "text": "exit-status", "os._exit": "exit-status", "thread": "exit-status",
+    "raise": "ended-by-exception", "SIGKILL": "no-end", "abort": "rank-failed", "SIGINT": "interrupted", "SIGTERM": "rank-failed",
+}
+# Where memory, pids and time stand in what torch and Python say.
+DIFFERENT = re.compile(r"0x[0-9a-f]+|\d+")
+
+
+def play(folder: Path, seed: int, log: Path | None) -> Rehearsal:
+    """Play the program of a seed, with the hook or without."""
+    folder.mkdir()
+    job = folder / "start.py"
+    job.write_text(START.format(paths=[str(HERE), str(JOBS)], job=str(HERE / "ending_job.py")))
+    return rehearse(job, str(seed), *(() if log else ("plain",)), ranks=RANKS, log=log)
+
+
+def words(run: Rehearsal) -> set[str]:
+    """Return what was said on stderr, without numbers, and without the lines of the program in a stack trace."""
+    lines = [DIFFERENT.sub("#", line).replace("[rank#]: ", "") for line in run.finished.err.splitlines()]
+    return {line for line in lines if not line.startswith(" ")}
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_a_program_ends_as_without_tracehook(tmp_path: Path, seed: int) -> None:
+    """It ends in time, with its status, its results, and nothing more on stderr."""
+    way = endings.draw(seed).way
+    plain = play(tmp_path / "plain", seed, None)
+    run = play(tmp_path / "hooked", seed, tmp_path / "log")
+    if plain.finished.late or plain.status != STATUS[way]:
+        pytest.skip(f"torch alone ends it otherwise: {plain.output}")
+    about = f"{endings.draw(seed)}\n{run.output}\n--- without tracehook: {plain.output}"
+    assert not run.finished.late, about
+    assert run.finished.orphans == 0, about
+    assert run.status == plain.status, about
+    assert [run.facts(rank) for rank in range(RANKS)] == [plain.facts(rank) for rank in range(RANKS)], about
+    assert words(run) - words(plain) == set(), about
+    found = Audit(tmp_path / "log", "--json").rules() - {"left-at-end"}  # of a program that destroys no group
+    assert found == ({FOUND[way]} if way in FOUND else set()), about

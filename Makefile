@@ -34,7 +34,7 @@ MATRIX_TESTS_2.13.0+cpu = tests/unit tests/audit/test_golden.py
 KEEP ?= yes
 
 .DEFAULT_GOAL := help
-.PHONY: help build wheel one-wheel demo test integrations frameworks aarch64 nccl-diff check tidy docs matrix release test-gpu sanitize bench lint clean
+.PHONY: help build wheel one-wheel demo test coverage integrations frameworks aarch64 nccl-diff check tidy docs matrix release test-gpu sanitize bench lint clean
 .NOTPARALLEL:
 
 help: ## Show this list
@@ -142,8 +142,11 @@ demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank, a
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py demo-logs
 
 # More than there are cores: a third of the time a test waits.
-test: build ## All tests that need no GPU; then how many of tracehook's Python statements they reach in their own processes
-	$(BIN)/python -m pytest -n 4 --cov=tracehook --cov-report= tests
+test: build ## All tests that need no GPU
+	$(BIN)/python -m pytest -n "$$((2 * $$(nproc)))" tests
+
+coverage: build ## The same, and how many of tracehook's Python statements they reach in their own processes
+	$(BIN)/python -m pytest -n "$$((2 * $$(nproc)))" --cov=tracehook --cov-report= tests
 	@echo "coverage: $$($(BIN)/coverage report --format=total) % (Python, without the processes that tests start)"
 
 integrations: build ## SGLang, vLLM, Megatron, nccl4py, CuPy in rehearsal; faults of nvidia-resiliency-ext (fetches 460 MB, keeps 50)

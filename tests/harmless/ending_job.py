@@ -122,8 +122,6 @@ class Steps:
             def __del__(self) -> None:
                 torch.empty(MB, device=device)
                 gc.collect()
-                if not PLAIN and dist.is_initialized():
-                    tracehook.trim()
 
         KEPT.append(Late())
 
@@ -157,6 +155,7 @@ class Steps:
     def daemon_in_scopes(self) -> None:
         """Leave a thread that opens scopes of a group of its own, until that is gone; it uses no tensor."""
         group = dist.new_group()
+        summed(group)
 
         def work() -> None:
             with contextlib.suppress(RuntimeError):
@@ -173,7 +172,6 @@ class Steps:
         def work() -> None:
             time.sleep(0.3)
             torch.empty(8 * MB, device=device)
-            tell(thread="ended")
 
         threading.Thread(target=work).start()
 
@@ -197,6 +195,18 @@ class Steps:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
 
 
+def by_signal(number: int) -> None:
+    """End by a signal that comes from outside."""
+    os.kill(os.getpid(), number)
+    time.sleep(1)
+
+
+def from_a_thread() -> None:
+    """End the process on another thread."""
+    threading.Thread(target=os._exit, args=(3,)).start()
+    time.sleep(5)
+
+
 def finish() -> None:
     """End."""
     if ending.destroys and dist.is_initialized():
@@ -210,10 +220,10 @@ def finish() -> None:
         "raise": lambda: [][1],
         "os._exit": lambda: os._exit(4),
         "SIGTERM": lambda: signal.raise_signal(signal.SIGTERM),
-        "SIGINT": lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(1),
-        "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL) or time.sleep(1),
+        "SIGINT": lambda: by_signal(signal.SIGINT),
+        "SIGKILL": lambda: by_signal(signal.SIGKILL),
         "abort": os.abort,
-        "thread": lambda: threading.Thread(target=os._exit, args=(3,)).start() or time.sleep(5),
+        "thread": from_a_thread,
         "exec": lambda: os.execv("/bin/true", ["true"]),
     }
     with inside:
@@ -224,6 +234,7 @@ def main() -> None:
     """Play all."""
     torch.cuda.set_device(device)
     begin("first")
+    summed()
     steps = Steps()
     for name in ending.steps:
         step: Callable[[], None] = getattr(steps, name)

@@ -30,6 +30,11 @@ def draw(seed: int) -> Ending:
     """Return the program of a seed."""
     dice = random.Random(seed)
     steps, way = dice.sample(STEPS, dice.randint(1, 5)), dice.choice(WAYS)
+    destroys = dice.random() < 0.6
     if way == "SIGINT" and "thread" in steps:
         steps.remove("thread")  # Python forgets why the program ended if anything is imported meanwhile, as torch does
-    return Ending(steps, way, dice.random() < 0.5, dice.random() < 0.6, dice.random() < 0.3)
+    if "graph" in steps:  # a capture bears no allocation beside it
+        steps = [step for step in steps if not step.startswith("daemon")]
+    if destroys or {"again", "destroys_late"} & {*steps}:  # nobody may use a group that another thread destroys
+        steps = [step for step in steps if step != "daemon_in_scopes"]
+    return Ending(steps, way, dice.random() < 0.5, destroys, dice.random() < 0.3)

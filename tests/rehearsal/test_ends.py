@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.audits import CLEAN, Audit
-from support.rehearsal import rehearse
+from support.rehearsal import rehearse, write_job
 from support.torch_versions import BY_ITSELF
 
 from tracehook.audit.summary import summarise
@@ -80,6 +80,37 @@ def test_end_with_live_groups(tmp_path: Path, way: str, status: int, ended: bool
         assert (log.events[-1]["exception"], log.events[-1]["message"]) == ("ValueError", "on purpose")
     said = [event["status"] for event in log.events if "status" in event]
     assert said == [status] * (way in ("exception", "os._exit"))
+
+
+def test_an_exception_that_ends_the_program_is_not_held(tmp_path: Path) -> None:
+    """Its frames may hold a CUDA graph, and the end of a group waits for that without end."""
+    job = write_job(
+        tmp_path / "fails.py",
+        """
+import atexit, gc, sys, weakref
+import torch
+from common import tell
+
+class Graph:
+    pass
+
+def fail():
+    graph = Graph()
+    atexit.register(late, weakref.ref(graph))
+    raise ValueError
+
+def late(graph):
+    sys.last_type = sys.last_value = sys.last_traceback = sys.last_exc = None
+    gc.collect()
+    tell(is_gone=graph() is None)
+
+torch.zeros(1, device="cuda")
+fail()
+""",
+    )
+    run = rehearse(job, log=tmp_path / "log", cold=True)
+    assert run.status == 1
+    assert run.facts() == {"is_gone": True}, run.output
 
 
 def test_a_group_that_torch_wraps_is_clean(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tracehook.audit.finding import Finding
 from tracehook.audit.rules import check
 from tracehook.audit.store import Store
 
-KILLS = int(os.environ.get("TRACEHOOK_TEST_KILLS", "40"))
+KILLS = int(os.environ.get("TRACEHOOK_TEST_KILLS", "20"))
 SEED = int(os.environ.get("TRACEHOOK_TEST_SEED", "1"))
 AT_ONCE = 10  # rounds of one process: each killed rank leaves a ring of 6 MiB
 QUICK = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.rehearsal import RULES_BROKEN, Rehearsal, rehearse
 
-SEEDS = int(os.environ.get("RANDOM_SCHEDULES", "50"))
+SEEDS = int(os.environ.get("RANDOM_SCHEDULES", "30"))
 FIRST = int(os.environ.get("RANDOM_SCHEDULES_FROM", "0"))
 LONGEST = 120 + 2 * SEEDS  # seconds
 STREAMS = 32  # that torch's pool has: each group takes the next one, and the emulation gives it a thread

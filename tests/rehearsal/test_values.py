@@ -19,14 +19,14 @@ def test_training(kind: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "least"),
     [
-        ("float32", 1500),
-        ("float32 gradients", 1000),
-        ("float64", 1500),
-        ("bfloat16", 1000),
-        ("bfloat16 gradients", 1000),
-        ("complex64", 800),
-        ("int64", 700),
-        ("bool", 400),
+        ("float32", 800),
+        ("float32 gradients", 500),
+        ("float64", 800),
+        ("bfloat16", 500),
+        ("bfloat16 gradients", 500),
+        ("complex64", 400),
+        ("int64", 350),
+        ("bool", 200),
     ],
 )
 def test_operations(arguments: str, least: int) -> None:

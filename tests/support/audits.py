@@ -48,6 +48,7 @@ class Audit:
 
     def rules(self) -> set[str]:
         """Return the rules that have findings, of an audit with --json."""
+        assert self.out, self
         return set(json.loads(self.out)["counts"])
 
     @classmethod

@@ -191,7 +191,6 @@ def facts_of_any(group: ProcessGroup) -> GroupFacts:
 
 
 def _facts(group: ProcessGroup, backend: Any) -> GroupFacts:
-    import torch
     from torch.distributed import distributed_c10d
 
     world: Any = distributed_c10d._world

@@ -16,6 +16,7 @@ but for one that copies an event. A forked child has no ring; multiprocessing en
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import itertools
 import json
@@ -44,7 +45,7 @@ class _Followed:
     core: ModuleType | None = None
     journal: Journal | None = None
     asked: dict[str, Any] | None = None  # by sys.exit
-    told: BaseException | None = None  # that ends the program
+    told = 0  # id of the exception that ends the program: its frames hold what the program holds
     has_hooks = False
 
 
@@ -70,6 +71,16 @@ def fields() -> dict[str, Any]:
     # Of a KeyboardInterrupt the interpreter ends as if by the signal.
     status = 128 + signal.SIGINT if isinstance(problem, KeyboardInterrupt) else 1
     return {"how": "exception", **_told(problem), "status": status}
+
+
+def keep_interrupt() -> None:
+    """Let Python still end as Control-C ends it. It forgets that when an exit function imports something.
+
+    Last at interpreter exit: what it runs counts as the end of the program.
+    """
+    if isinstance(_uncaught(), KeyboardInterrupt):
+        sys.excepthook = lambda *_: None
+        ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
 
 
 def _uncaught() -> BaseException | None:
@@ -142,8 +153,8 @@ def _tell(problem: BaseException, **more: str) -> None:
 
 
 def _tell_end(problem: BaseException) -> None:
-    if problem is not _Followed.told:
-        _Followed.told = problem
+    if id(problem) != _Followed.told:
+        _Followed.told = id(problem)
         _tell(problem)
 
 

@@ -358,6 +358,7 @@ class Service:
             for extension in EXTENSIONS:
                 extension.ended()
             core.end_stacks()
+            program_end.keep_interrupt()
 
     def after_fork_in_child(self) -> None:
         """Let go of everything that belongs to the parent. The native side has done so already."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import weakref
 from collections import defaultdict
@@ -421,9 +422,10 @@ class ScopeEnd:
     def __call__(self, touched: list[int] | None, error: BaseException | None) -> None:
         """Register the segments that were touched; or, after an error, tell the other ranks, and explain it.
 
-        A forked child that leaves a scope of its parent does nothing: it must not speak for its parent.
+        A forked child that leaves a scope of its parent does nothing: it must not speak for its parent. Nor does an
+        interpreter that ends, and closes a generator which is in a scope.
         """
-        if _core.abandoned():
+        if _core.abandoned() or sys.is_finalizing():
             return
         if error is not None:
             with contextlib.suppress(RuntimeError):  # what matters is the error that the program gets

@@ -57,6 +57,7 @@ class GroupRanks:
         self._sessions = sessions
         self._on_new_communicator = on_new_communicator
         self._communicator: _core.Communicator | None = None
+        self._pointer = 0  # of the communicator, as torch told it last
         self._had_one = False  # a communicator
         self._is_apart = False
         self._connecting: Agreement | None = None
@@ -139,6 +140,9 @@ class GroupRanks:
             return None
         self._had_one = True
         found = _core.find_communicator(pointer)
+        if found is None and pointer == self._pointer:
+            return self._communicator  # torch is about to end what NCCL has finalized
+        self._pointer = pointer
         if found is None:
             by_itself = registrants.registers_itself(self.facts.backend)
             _core.adopt_communicator(pointer, self.facts.device, groups.shared_name(self.facts.name), by_itself)

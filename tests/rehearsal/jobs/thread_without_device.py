@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from common import RANK, start, tell
-
 import tracehook
 from tracehook.ipc import PeerGroup
+
+from common import RANK, start, tell
 
 device = start(bind=False)
 thread = ThreadPoolExecutor(1)

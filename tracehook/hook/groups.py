@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import time
@@ -216,10 +217,18 @@ def _used_device(backend: Any) -> int:
         return current if current in own else own[0]
     if current != 0:
         return current
-    devices = {found.device for found in existing()} or {
+    devices = _used_by_communicators() or {
         device for device in range(torch.cuda.device_count()) if torch._C._cuda_hasPrimaryContext(device)
     }
     return devices.pop() if len(devices) == 1 else current
+
+
+def _used_by_communicators() -> set[int]:
+    from tracehook import _core
+
+    with contextlib.suppress(RuntimeError):  # tracehook is not enabled yet
+        return {row["device"] for row in _core.communicators()}
+    return set()
 
 
 def is_known(group: ProcessGroup) -> bool:

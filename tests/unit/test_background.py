@@ -107,8 +107,11 @@ def test_a_thread_that_comes_back_after_the_interpreter_does_not_end_the_process
         import sys, time
         from datetime import timedelta
         import torch.distributed as dist
+        from tracehook import _core
         from tracehook.hook import background
         from tracehook.agreement.store_worker import StoreWorkers
+
+        _core.wait_at_end()  # as the service does first
 
         class Slow:
             def __del__(self, sleep=time.sleep):

@@ -14,7 +14,7 @@ from support.shapes import draw as drawn
 
 from tracehook.audit import blame
 
-SEEDS = int(os.environ.get("FAULTY", "120"))
+SEEDS = int(os.environ.get("FAULTY", "200"))
 FIRST = int(os.environ.get("FAULTY_FROM", "0"))
 LEAST_NAMED = {FAULTS: 0.92, MORE_FAULTS: 0.86}  # of all
 LEAST_NAMED_OF_SHAPES = 0.65

@@ -20,3 +20,10 @@ def test_the_device_is_the_one_that_the_program_uses(tmp_path: Path, case: str) 
     run = rehearse("thread_without_device.py", case, ranks=2, log=tmp_path).assert_good()
     assert run.told == [TOLD[case]] * 2
     Audit(tmp_path).expect(CLEAN)
+
+
+def test_the_first_scope_of_a_group_waits_for_no_call_of_another_thread(tmp_path: Path) -> None:
+    """Rank 0 comes to that scope on one thread, and then to a call of another group; rank 1 first to the call."""
+    run = rehearse("thread_without_device.py", "beside", ranks=2, log=tmp_path).assert_good()
+    assert run.told == [{"symmetric": True}] * 2
+    Audit(tmp_path).expect(CLEAN)

@@ -257,9 +257,11 @@ def make_communicator(group: ProcessGroup | None, found: GroupFacts) -> None:
 
     # Of nothing, so it takes no memory of a pool. After torch's `eager_connect_single_device` all sends of the group
     # would wait for each other on this communicator: torch would make none for each pair of ranks any more.
-    found.backend.allreduce([torch.empty(0, dtype=torch.uint8, device=torch.device("cuda", found.device))]).wait()
-    if group is not None and not communicator_pointer(found):
-        dist.barrier(group, device_ids=[found.device])  # some groups wait for a collective nevertheless
+    # On a stream of its own: other threads may have calls of other groups on the current one, in another order.
+    with torch.cuda.stream(torch.cuda.Stream(found.device)):
+        found.backend.allreduce([torch.empty(0, dtype=torch.uint8, device=torch.device("cuda", found.device))]).wait()
+        if group is not None and not communicator_pointer(found):
+            dist.barrier(group, device_ids=[found.device])  # some groups wait for a collective nevertheless
 
 
 def pointer_of(group: ProcessGroup) -> int:

@@ -21,9 +21,9 @@ def on_thread(act: Callable[[], Any]) -> Any:
     return thread.submit(act).result()
 
 
-def scope() -> torch.Tensor:
+def scope(group: Any = None) -> torch.Tensor:
     """Return a tensor of a scope."""
-    with tracehook.symmetric():
+    with tracehook.symmetric(group):
         return torch.empty(1 << 18, device=device)
 
 
@@ -62,4 +62,13 @@ match sys.argv[1]:
             own = torch.empty(1 << 18, device=device)
         dist.all_reduce(own, group=group)
         tell(symmetric=tracehook.is_symmetric(own, group))
+    case "beside":
+        summed(ordinary)
+        group = dist.new_group()
+        if RANK == 0:
+            first = on_thread(lambda: scope(group))
+        dist.all_reduce(ordinary)
+        if RANK != 0:
+            first = on_thread(lambda: scope(group))
+        tell(symmetric=tracehook.is_symmetric(first, group))
 dist.destroy_process_group()

@@ -155,6 +155,7 @@ class Steps:
     def daemon_in_scopes(self) -> None:
         """Leave a thread that opens scopes of a group of its own, until that is gone; it uses no tensor."""
         group = dist.new_group()
+        summed(group)  # or it may end on one rank while the other begins with this group
 
         def work() -> None:
             with contextlib.suppress(RuntimeError):

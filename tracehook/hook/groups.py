@@ -206,9 +206,10 @@ def _facts(group: ProcessGroup, backend: Any) -> GroupFacts:
 
 
 def _used_device(backend: Any) -> int:
-    """Return the device of a group that has none of its own: of its communicator, another one, or the process.
+    """Return the device of a group that the program bound to none.
 
-    Only then the current one counts: a thread that a program begins has device 0, until it chooses one.
+    The device of its communicator comes first. A thread that chose none has device 0: there the device counts that
+    all other communicators have, or else the only one that the process uses.
     """
     import torch
 
@@ -257,7 +258,8 @@ def make_communicator(group: ProcessGroup | None, found: GroupFacts) -> None:
 
     # Of nothing, so it takes no memory of a pool. After torch's `eager_connect_single_device` all sends of the group
     # would wait for each other on this communicator: torch would make none for each pair of ranks any more.
-    # On a stream of its own: other threads may have calls of other groups on the current one, in another order.
+    # Not on the current stream: there another thread may run collectives of another group. If the order of the two
+    # differs between ranks, each waits for the other.
     with torch.cuda.stream(torch.cuda.Stream(found.device)):
         found.backend.allreduce([torch.empty(0, dtype=torch.uint8, device=torch.device("cuda", found.device))]).wait()
         if group is not None and not communicator_pointer(found):

@@ -140,7 +140,7 @@ class GroupRanks:
             return None
         self._had_one = True
         found = _core.find_communicator(pointer)
-        if found is None and pointer == self._pointer:
+        if found is None and self._communicator is not None and pointer == self._pointer:
             return self._communicator  # torch is about to end what NCCL has finalized
         self._pointer = pointer
         if found is None:

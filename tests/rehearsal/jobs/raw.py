@@ -106,10 +106,10 @@ def read(memory: int, *indices: int) -> list[float]:
 
 
 class Group:
-    """The communicator of all ranks, each on the device of its number."""
+    """The communicator of all ranks, each on the device that its launcher gave it."""
 
     def __init__(self, name: str = "first", blocking: bool = True) -> None:
-        must(cuda.cudaSetDevice(RANK))
+        must(cuda.cudaSetDevice(int(os.environ["LOCAL_RANK"])))
         unique = exchanged(name, nccl.ncclGetUniqueId)
         config = Config(ctypes.sizeof(Config), 0xCAFEBEEF, 22809, int(blocking))
         self.comm = ctypes.c_void_p()

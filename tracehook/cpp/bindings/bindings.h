@@ -13,6 +13,10 @@ process::Process& process();
 // Whether Python can no longer be asked for anything.
 bool is_finalizing();
 
+// Has Python raise again, when the call of NCCL that runs has returned, what was raised within it.
+// With the GIL. False, and nothing is kept, if that cannot be: then say it otherwise.
+bool raise_later(const py::error_already_set& failure);
+
 void bind_symmetric(py::module_& module);
 void bind_entered(py::module_& module); // `_core.Entered`: what a `with` statement enters
 void bind_window_guard(py::module_& module);

@@ -66,6 +66,7 @@ nccl::Comparison comparison(const py::function& compare) {
             return (*kept)(communicator.identity().id, look.call, look.bytes, *described(look.use))
                 .cast<std::string>();
         } catch (const py::error_already_set& failure) {
+            raise_later(failure);
             return failure.what();
         }
     };
@@ -81,6 +82,7 @@ void introduce(const registrar::CommunicatorPtr& communicator) {
         py::module_::import("tracehook.symmetric_memory.guard")
             .attr("introduce")(BoundCommunicator(communicator));
     } catch (const py::error_already_set& failure) {
+        raise_later(failure);
         throw std::runtime_error(std::string("tracehook: ") + failure.what());
     }
 }
@@ -95,9 +97,11 @@ bool agree_on_calls(const registrar::CommunicatorPtr& communicator) {
         return py::module_::import("tracehook.symmetric_memory.registered_calls")
             .attr("agree")(BoundCommunicator(communicator))
             .cast<bool>();
-    } catch (py::error_already_set& failure) { // such as Ctrl-C: this call goes on without
-        failure.restore();
-        PyErr_WriteUnraisable(nullptr);
+    } catch (py::error_already_set& failure) { // this call goes on without
+        if (!raise_later(failure)) {
+            failure.restore();
+            PyErr_WriteUnraisable(nullptr);
+        }
         return false;
     }
 }
@@ -302,8 +306,8 @@ void say_unsettled(int device) {
         "the scope, or free the tensor after it on all ranks";
     try {
         py::module_::import("tracehook.log.stderr").attr("warn")(text);
-    } catch (const py::error_already_set&) {
-        return;
+    } catch (const py::error_already_set& failure) {
+        raise_later(failure);
     }
 }
 

@@ -10,6 +10,7 @@ import faulthandler
 import gc
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -21,11 +22,13 @@ import failing_store
 import torch
 import torch.distributed as dist
 from common import RANK, WORLD, tell
+from interrupts import Interrupted, Lines
 from program import Program
 from surroundings import tcp_store
-from variants import BEYOND, LONG, Variant, ends_in_nccl, patience_of
+from variants import BEYOND, LINE, LONG, Variant, ends_in_nccl, patience_of
 
 import tracehook
+from tracehook import _core
 from tracehook.hook import groups
 from tracehook.ipc.tables import EXPORTS, IMPORTS
 from tracehook.rehearsal.faults import calls
@@ -62,9 +65,10 @@ def meet(name: str) -> None:
 class Turn:
     """One turn of the program, with what a launcher does beside: it ends ranks that wait for one that raised."""
 
-    def __init__(self, name: str, aborts: bool = False) -> None:
+    def __init__(self, name: str, aborts: bool = False, lines: Lines | None = None) -> None:
         self.name = name
         self._aborts = aborts  # the groups at the end, if a rank raised: NCCL has failed
+        self._lines = lines
         self.is_released = False
         self._over = threading.Event()
 
@@ -75,10 +79,13 @@ class Turn:
         told: dict[str, Any] = {}
         with self._released():
             try:
-                program.run("begin", *STEPS)
-            except Exception as problem:
+                program.run("begin")
+                with self._lines or contextlib.nullcontext():
+                    program.run(*STEPS)
+            except (Exception, Interrupted) as problem:
                 told["raised"] = said(problem)
                 told["at"] = program.at
+        told |= {"interrupted": bool(self._lines and self._lines.was_interrupted), "stays": what_stays()}
         told["seconds"] = round(time.monotonic() - begin, 1)
         control.set(f"{self.name} ended {RANK}", "raised" if "raised" in told else "")
         self._end(program, told)
@@ -141,6 +148,13 @@ class Turn:
                 return
 
 
+def what_stays() -> list[str]:
+    """Return in what state the thread is that it was not in before the turn."""
+    found = ["blocked signals"] if signal.pthread_sigmask(signal.SIG_BLOCK, ()) else []
+    mine = torch.empty(1 << 18, device=device)
+    return [*found, "a scope"] if _core.pool_segment_at(mine.data_ptr()) else found
+
+
 def used() -> int:
     """Return the bytes of the device that are in use."""
     free, total = torch.cuda.mem_get_info(device)
@@ -181,10 +195,12 @@ def count(name: str) -> dict[str, int]:
     """Play a turn in which nothing fails; return the calls that tracehook made."""
     play_fault(",".join(f"{call}:slow@*=0us" for call in calls()))
     failing_store.plan(None)
-    told = Turn(name).play()
+    lines = Lines()
+    told = Turn(name, lines=lines).play()
     assert "raised" not in told, told
     assert not told["wrong"], told
     found = {call: int(emulated.emu_fault_calls(call.encode())) for call in calls()} | failing_store.counts
+    found[LINE] = lines.count
     play_fault("")
     return {call: number for call, number in found.items() if number}
 
@@ -195,13 +211,16 @@ def play(number: int, variant: Variant, usual: dict[str, Any]) -> None:
     patience = patience_of(variant)
     faulthandler.dump_traceback_later(HARD, exit=True)
     meet(f"before {number}")
+    lines: Lines | None = None
     if variant["rank"] == RANK:
-        if variant["call"].startswith(("rounds.", "watch.")):
+        if variant["call"] == LINE:
+            lines = Lines(variant["ordinal"])
+        elif variant["call"].startswith(("rounds.", "watch.")):
             failing_store.plan(variant["call"], variant["ordinal"])
         else:
             play_fault(f"{variant['call']}:fail@{variant['ordinal']}={variant['result']}")
     print(f"variant {number}: {variant}", file=sys.stderr, flush=True)
-    told = Turn(f"turn {number}", aborts=ends_in_nccl(variant)).play()
+    told = Turn(f"turn {number}", aborts=ends_in_nccl(variant), lines=lines).play()
     failing_store.plan(None)
     play_fault("")
     meet(f"after {number}")

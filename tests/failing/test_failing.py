@@ -56,6 +56,7 @@ FOUND = {
     "ncclCommWindowDeregister": {"freed-while-registered"},
     "ncclCommWindowRegister": {"agreement-failed", "agreement-timeout", "registration-failed"},
     "ncclMemAlloc": {"agreement-failed"},
+    variants.LINE: {"agreement-failed", "agreement-timeout", "registration-failed"},
 } | {f"rounds.{call}": {"agreement-failed", "agreement-timeout"} for call in STORE_CALLS}
 BROKEN = {
     "cudaIpcCloseMemHandle": {"I1"},
@@ -64,6 +65,7 @@ BROKEN = {
     "ncclCommWindowRegister": {"W1", "W12", "W16"},
     "cuMemUnmap": {"L7", "L8"},  # torch uses the memory again that it could not free
     "rounds.wait": {"W1", "W12", "W16"},
+    variants.LINE: {"W1", "W12", "W16"},
 }
 
 
@@ -81,25 +83,14 @@ def allowed_for(played: list[variants.Variant], allowed: dict[str, set[str]]) ->
     return set().union(*(allowed.get(variant["call"], set()) for variant in played))
 
 
-@pytest.mark.timeout(7200 if IS_WHOLE else 400)
-@pytest.mark.parametrize(
-    ("name", "part", "parts"),
-    [("virtual memory", 0, 2), ("virtual memory", 1, 2), ("aliases", 0, 1), ("peers", 0, 1)],
-)
-def test_a_call_that_fails_leaves_no_rank_apart(tmp_path: Path, name: str, part: int, parts: int) -> None:
-    """All ranks go on with right results, or all raise what failed; then nothing is registered, and memory is back."""
-    kind = KINDS[name]
+def problems(folder: Path, kind: Kind, planned: list[variants.Variant]) -> list[str]:
+    """Play these variants; return what is wrong with their ends."""
     ranks = range(kind.ranks)
-    counted = play(tmp_path, kind, tmp_path / "counted")
-    counted.assert_good()
-    counts = [counted.facts(rank)["later"] for rank in ranks]
-    planned = list(variants.of(counts, IS_WHOLE, IS_WHOLE or name == "virtual memory"))[part::parts]
-    assert len(planned) > 20, counted.output
-    (tmp_path / "variants").write_text(json.dumps(planned))
+    (folder / "variants").write_text(json.dumps(planned))
     first, found = 0, []
     while first < len(planned):
-        log = tmp_path / f"log {first}"
-        run = play(tmp_path, kind, log, str(first), seconds=60 + 20 * len(planned))
+        log = folder / f"log {first}"
+        run = play(folder, kind, log, str(first), seconds=60 + 20 * len(planned))
         told = [run.facts(rank) for rank in ranks]
         after = first
         while after < len(planned) and all(f"variant {after}" in each for each in told):
@@ -115,4 +106,33 @@ def test_a_call_that_fails_leaves_no_rank_apart(tmp_path: Path, name: str, part:
         elif unexplained := Audit(log, "--json").rules() - allowed_for(played, FOUND):
             found.append(f"the audit finds {unexplained} up to {last}")
         first = after
-    assert not found, "\n".join(problem[:6000] for problem in found)
+    return [problem[:6000] for problem in found]
+
+
+def counts(folder: Path, kind: Kind) -> tuple[Rehearsal, list[dict[str, int]]]:
+    """Return how often each rank makes each call in a turn in which nothing fails."""
+    counted = play(folder, kind, folder / "counted").assert_good()
+    return counted, [counted.facts(rank)["later"] for rank in range(kind.ranks)]
+
+
+@pytest.mark.timeout(7200 if IS_WHOLE else 400)
+@pytest.mark.parametrize(
+    ("name", "part", "parts"),
+    [("virtual memory", 0, 2), ("virtual memory", 1, 2), ("aliases", 0, 1), ("peers", 0, 1)],
+)
+def test_a_call_that_fails_leaves_no_rank_apart(tmp_path: Path, name: str, part: int, parts: int) -> None:
+    """All ranks go on with right results, or all raise what failed; then nothing is registered, and memory is back."""
+    run, made = counts(tmp_path, KINDS[name])
+    planned = list(variants.of(made, IS_WHOLE, IS_WHOLE or name == "virtual memory"))[part::parts]
+    assert len(planned) > 20, run.output
+    assert problems(tmp_path, KINDS[name], planned) == []
+
+
+@pytest.mark.timeout(7200 if IS_WHOLE else 400)
+@pytest.mark.parametrize("name", KINDS if IS_WHOLE else ["virtual memory"])
+def test_a_signal_at_any_line_leaves_the_process_usable(tmp_path: Path, name: str) -> None:
+    """The program gets what the handler raised. It is in no scope then, nothing is registered, and memory is back."""
+    run, made = counts(tmp_path, KINDS[name])
+    planned = variants.of_lines(made, IS_WHOLE)
+    assert len(planned) > 10, run.output
+    assert problems(tmp_path, KINDS[name], planned) == []

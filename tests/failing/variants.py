@@ -25,6 +25,7 @@ LEAVE_MEMORY = {"cudaFree", "cuMemAddressFree", "cuMemRelease", "cuMemUnmap", "n
 OF_TRACEHOOK = (
     r"Registration(?:Error|Failed|Mismatch|Timeout): |PeerError: |DistBackendError: [^\0]*tracehook: communicator "
 )
+LINE = "line"  # of tracehook, at which a signal's handler raises: no call, so what becomes of the others is open
 REMOVES = "rounds.delete_key"  # keys that nobody reads any more
 # It puts a signal on a stream. Where it fails the peer's stream waits, as for a kernel that was not launched.
 LAUNCHES = {"cuStreamBatchMemOp_v2"}
@@ -53,7 +54,7 @@ def stops_nobody(variant: Variant) -> bool:
 
 def ends_in_nccl(variant: Variant) -> bool:
     """Whether some rank waits in NCCL for one that does not come: then the communicator is of no more use."""
-    return variant["call"] == "ncclCommWindowRegister" or loses_the_store(variant)
+    return variant["call"] in {"ncclCommWindowRegister", LINE} or loses_the_store(variant)
 
 
 def patience_of(variant: Variant) -> float:
@@ -69,7 +70,7 @@ def of(counts: Sequence[Mapping[str, int]], is_whole: bool, has_all: bool) -> It
     `is_whole`: each call of a name fails once, not only the first and the last. `has_all`: also calls of NCCL and the
     store, which another kind of memory does not change.
     """
-    for call in sorted(set().union(*counts) - OF_TORCH - LAUNCHES - (set() if is_whole else ALONE - FREES)):
+    for call in sorted(set().union(*counts) - OF_TORCH - LAUNCHES - {LINE} - (set() if is_whole else ALONE - FREES)):
         if not has_all and not call.startswith("cu"):
             continue
         made = [found.get(call, 0) for found in counts]
@@ -89,12 +90,18 @@ def of(counts: Sequence[Mapping[str, int]], is_whole: bool, has_all: bool) -> It
                 yield Variant(call=call, ordinal=ALWAYS, rank=rank, result=0)
 
 
+def of_lines(counts: Sequence[Mapping[str, int]], is_whole: bool) -> list[Variant]:
+    """Return the variants in which a signal comes: at each line that the ranks reach, or at some of them."""
+    ordinals = range(1, min(each[LINE] for each in counts), 1 if is_whole else 37)
+    return [Variant(call=LINE, ordinal=each, rank=each % len(counts), result=0) for each in ordinals]
+
+
 def problems(variant: Variant, told: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what is wrong with the end of a turn; `told`: by rank."""
     call, rank = variant["call"], variant["rank"]
     found = []
     raised = [str(each.get("raised", "")) for each in told]
-    may_wait = call in ALONE or loses_the_store(variant)
+    may_wait = call in {*ALONE, LINE} or loses_the_store(variant)
     for own, each in enumerate(told):
         if each["wrong"] and not each["released"]:
             found.append(f"rank {own} got wrong sums: {each['wrong']}")
@@ -102,6 +109,8 @@ def problems(variant: Variant, told: Sequence[Mapping[str, Any]]) -> list[str]:
             found.append(f"rank {own} was left waiting")
         if not each["released"] and each["seconds"] > patience_of(variant) + DEADLINE + BEYOND:
             found.append(f"rank {own} took {each['seconds']} s")
+        if each["stays"]:
+            found.append(f"rank {own} goes on with {each['stays']}")
         left = set(each["left"]) - ({"bytes", "pools"} if call in LEAVE_MEMORY else set())
         if left:
             found.append(f"on rank {own} something is left: {each['left']}")
@@ -111,6 +120,13 @@ def problems(variant: Variant, told: Sequence[Mapping[str, Any]]) -> list[str]:
             found.append(f"on rank {own} nothing can be given back: {each['free']}")
         if "end" in each:
             found.append(f"on rank {own} the groups do not end: {each['end']}")
+    if call == LINE:
+        if told[rank]["interrupted"] != raised[rank].startswith("Interrupted: "):
+            found.append(f"rank {rank} does not get what the handler raised")
+        for own, each in enumerate(told):
+            if own != rank and raised[own] and not each["released"] and not re.match(OF_TRACEHOOK, raised[own]):
+                found.append(f"rank {own} raised what tracehook did not say")
+        return [f"{problem} {raised}" for problem in found]
     if any(raised) and stops_nobody(variant):
         found.append("a failure of the store that nobody waits for stopped the ranks")
     if loses_the_store(variant):

@@ -6,6 +6,7 @@ A second worker exists only while two threads are in rounds at the same time. On
 
 from __future__ import annotations
 
+import contextlib
 import math
 import queue
 import threading
@@ -162,7 +163,8 @@ class StoreWorker:
         self._thread = background.start(owner, self._serve, "tracehook-agreement", self._tasks, store)
 
     def __del__(self) -> None:
-        self.end()
+        with contextlib.suppress(AttributeError):  # Ctrl-C came while it was made
+            self.end()
 
     def end(self) -> None:
         """Let the thread end when it has run all that was submitted."""

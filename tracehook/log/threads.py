@@ -34,10 +34,11 @@ class Thread:
         A program may block a signal in all of its threads and wait for it in one place. The system would give the
         signal to a thread of ours instead, and then it ends the process.
         """
-        self._running.acquire()
-        _living.add(self)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _OWN)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _OWN)  # raises what a handler raises
+            self._running.acquire()
+            _living.add(self)
             _thread.start_new_thread(self._work, ())  # it has the mask of this thread
         except BaseException:  # also what an audit hook of the program raises
             _living.discard(self)

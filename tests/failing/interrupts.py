@@ -1,0 +1,68 @@
+"""Lets a signal come while the main thread is at a chosen line of tracehook: its handler raises, as that of Ctrl-C does.
+
+Python calls a handler where it looks for signals: where a function begins, a loop turns, or a call has returned. So the
+exception comes at the first such place after the line.
+"""
+
+import ctypes
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import tracehook
+
+HOME = str(Path(tracehook.__file__).parent)
+
+# What a trace function of Python did last would be such a place. This is one of C, which notes a signal alone.
+_note_signal = ctypes.pythonapi.PyErr_SetInterrupt
+_note_signal.argtypes = [ctypes.py_object] * 3
+_note_signal.restype = None
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised by the handler."""
+
+
+class Lines:
+    """Counts the different lines that the main thread reaches, and interrupts it at one of them."""
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self._ordinal = ordinal  # 0: only count
+        self._seen: set[tuple[str, int]] = set()
+        self.line = ""  # the one that was chosen, once it is reached
+        self.was_interrupted = False
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return len(self._seen)
+
+    def __enter__(self) -> None:
+        """Begin, on the main thread."""
+        self._before = signal.signal(signal.SIGINT, self._raise)
+        sys.settrace(self._enter)
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        sys.settrace(None)
+        signal.signal(signal.SIGINT, self._before)
+
+    def _enter(self, frame: FrameType, *_: Any) -> Any:
+        return self._look if frame.f_code.co_filename.startswith(HOME) else None
+
+    def _look(self, frame: FrameType, event: str, _: Any) -> Any:
+        line = frame.f_code.co_filename.removeprefix(HOME), frame.f_lineno
+        if event == "line" and line not in self._seen:
+            self._seen.add(line)
+            if len(self._seen) == self._ordinal:
+                self.line = f"{line[0]}:{line[1]}"
+                return _note_signal  # called instead of this at the next line
+        return self._look
+
+    def _raise(self, *_: Any) -> None:
+        sys.settrace(None)
+        if not self.was_interrupted:
+            self.was_interrupted = True
+            raise Interrupted(self.line)

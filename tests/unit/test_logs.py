@@ -44,33 +44,6 @@ def test_a_registration_is_one_line(core, journal):
     assert json.loads(line) == COMM | SEGMENT | texts | {"seq": 1, "t_ns": 1000, "us": 2.5, "thread": 4242, "ok": True}
 
 
-@pytest.mark.parametrize(
-    ("event", "given", "expected"),
-    [
-        ("register.local", {"result": 3}, {"ok": False, "error": 3}),
-        ("register.local", {"effective": 1}, {"ok": True, "effective": False}),
-        ("register.window", {"effective": 2}, {"ok": True, "effective": True}),
-        ("deregister.local", {}, {"ok": True}),
-        ("deregister.local", {"result": -1}, {"ok": False, "error": -1}),
-        ("communicator.abort", {"registrations": 9}, {"registrations": 9}),
-        ("communicator.pending", {"ranks": 8}, {"ranks": 8}),
-        ("communicator.pending", {}, {}),
-        ("communicator.failed", {"result": 1, "registrations": 4}, {"ok": False, "error": 1, "registrations": 4}),
-        ("segment.alloc", {"total": 8192}, {"total": 8192}),
-        ("hook.enable", {"segments": 2, "bytes": 10}, {"segments": 2, "bytes": 10}),
-        ("ledger.check", {"differences": 1, "segments": 6}, {"differences": 1, "segments": 6, "ok": False}),
-        ("ledger.difference", {"only_in": 0}, {"only_in": "allocator"}),
-    ],
-)
-def test_the_fields_of_an_event(core, journal, event, given, expected):
-    """What varies between events of one name stands in keys, and nothing that does not apply stands there."""
-    core.push(event, **(COMM | given))
-    journal.flush()
-    line = _lines_of(journal)[1]
-    common = {"event", "seq", "t_ns", "device", "comm", "comm_id", "comm_seq", "comm_rank", "thread"}
-    assert {key: value for key, value in line.items() if key not in common} == expected
-
-
 def test_every_event_is_marked_once_it_is_written(core, journal):
     """The ring lets go of an event only after its line, and of every one, however many there are."""
     for _ in range(10_000):

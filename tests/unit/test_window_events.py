@@ -128,6 +128,9 @@ PLACES = dict.fromkeys(("send_window", "send_offset", "receive_window", "receive
         ("ipc.export", {"segment": OF_POOL | 4}, {"pool_segment": 4}),
         ("ipc.open", {"peer_segment": OF_POOL | 4}, {"peer_pool_segment": 4}),
         ("ipc.close", {"peer_segment": 4}, {"peer_segment": 4}),
+        ("communicator.failed", {"result": 1, "registrations": 4}, {"ok": False, "error": 1, "registrations": 4}),
+        ("ledger.check", {"differences": 1, "segments": 6}, {"differences": 1, "segments": 6, "ok": False}),
+        ("ledger.difference", {"only_in": 0}, {"only_in": "allocator"}),
     ],
 )
 def test_other_fields_are_read(core, event, given, expected):

@@ -11,11 +11,6 @@ from support.audits import CLEAN, FINDINGS, UNUSABLE, Audit, change, insert, log
 from support.processes import SCRIPTS, run
 
 
-def test_the_clean_job(logs: Path) -> None:
-    """What the other tests damage is clean."""
-    Audit(logs).expect(CLEAN, "Clean: ", "2 ranks")
-
-
 def test_nothing_to_read(tmp_path: Path) -> None:
     """No directory, a file in its place, an empty one: status 2, and what was expected."""
     Audit(tmp_path / "no").expect(UNUSABLE, str(tmp_path / "no"), "not a directory", "SYMM_REGISTER_LOG")

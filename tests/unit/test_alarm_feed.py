@@ -34,15 +34,6 @@ def test_an_alarm_that_is_not_written_yet_is_waited_for(store):
     assert _heard(feed, store) == ["a", "b"]
 
 
-def test_an_alarm_whose_writer_died_is_given_up(store):
-    """After some looks the feed goes on with the next one."""
-    feed = AlarmFeed()
-    store.add(COUNT_KEY, 1)
-    _put(store, "b")
-    looks = [_heard(feed, store) for _ in range(MOST_UNWRITTEN)]
-    assert looks == [[]] * (MOST_UNWRITTEN - 1) + [["b"]]
-
-
 def test_the_list_does_not_grow(store, monkeypatch):
     """Old alarms go, and a process that begins late starts with those that are left."""
     monkeypatch.setattr(alarms, "KEPT", 10)

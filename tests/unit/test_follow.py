@@ -63,17 +63,6 @@ def _render(follower, height=None, width=200):
 # --- increments ---
 
 
-def test_each_line_is_counted_once(tmp_path, follower):
-    """Looking again without news changes nothing; what was added is added."""
-    path = _start(tmp_path, 0, ALLOC)
-    for _ in range(3):
-        follower.look()
-        assert _only(follower).summary.segments == 1
-    _append(path, ALLOC, ALLOC)
-    follower.look()
-    assert _only(follower).summary.segments == 3
-
-
 def test_only_what_is_new_is_read(tmp_path, follower, monkeypatch):
     """A look opens the files that have grown and no others, and reads their new bytes."""
     paths = [_start(tmp_path, rank, *[ALLOC] * 50) for rank in range(20)]

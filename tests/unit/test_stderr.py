@@ -6,7 +6,6 @@ import textwrap
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from support.processes import python
@@ -65,14 +64,6 @@ def test_a_closed_stderr_is_no_error(monkeypatch):
     stderr.close()
     monkeypatch.setattr(sys, "stderr", stderr)
     warn("unheard")
-
-
-def test_a_warning_is_one_write(monkeypatch):
-    """Ranks share a terminal: where stderr is unbuffered, a second write for the end of the line lets lines mix."""
-    writes: list[str] = []
-    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=writes.append, flush=lambda: None))
-    warn("something")
-    assert writes == ["tracehook: something\n"]
 
 
 def test_without_a_directory_only_warnings_are_said(core, capsys):

@@ -10,12 +10,6 @@ from torch.nn.parallel import DistributedDataParallel
 import tracehook
 
 
-def test_apply_wants_something_sharded() -> None:
-    """A model without fully_shard is refused, by the name of its class and with what to do."""
-    with pytest.raises(TypeError, match="nothing inside of Sequential is sharded: call fully_shard before"):
-        tracehook.fsdp.apply(nn.Sequential(nn.Linear(2, 2)))
-
-
 @pytest.mark.parametrize("name", ["set_custom_all_gather", "set_custom_reduce_scatter"])
 def test_apply_names_a_torch_that_is_too_old(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A torch that takes no custom collectives is named with its version, whatever the model."""
@@ -29,12 +23,6 @@ def test_buffers_elsewhere_are_ordinary(kind: type[tracehook.fsdp.AllGather]) ->
     """On another device than CUDA, and without a group, allocate gives a tensor of the shape and type."""
     made = kind().allocate((3, 2), dtype=torch.bfloat16, device=torch.device("cpu"))
     assert (made.shape, made.dtype, made.device.type) == ((3, 2), torch.bfloat16, "cpu")
-
-
-def test_ddp_wants_ddp() -> None:
-    """Another module is refused by the name of its class."""
-    with pytest.raises(TypeError, match="expected a DistributedDataParallel, got Linear"):
-        tracehook.ddp.apply(nn.Linear(2, 2))
 
 
 def test_ddp_that_keeps_its_first_buckets() -> None:

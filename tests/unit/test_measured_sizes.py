@@ -29,13 +29,6 @@ def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> measured.Measured
     return measured.Measured()
 
 
-def test_the_table_answers_for_the_calls_that_it_has(policy, capfd):
-    """For others the default counts."""
-    assert policy.pays("send") == FOUND
-    assert policy.pays("all_gather") is None
-    assert capfd.readouterr().err == ""
-
-
 @pytest.mark.parametrize(
     ("environment", "answers"),
     [

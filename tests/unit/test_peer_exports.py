@@ -23,8 +23,6 @@ class _Native:
         self.segments = {}  # by address of a tensor: what segment_of() says
         self.kind = 1
         self.logged = []
-        self.exported = 0
-        self.virtual = {}  # by address of a storage: base and size of its allocations, and of each of them
 
     def place(self, tensor, segment, kind="segment"):
         """Let a tensor lie in the middle of a segment."""
@@ -34,14 +32,11 @@ class _Native:
     def segment_of(self, address):
         return self.segments.get(address)
 
-    def has_handles(self, address):
-        return address in self.virtual
+    def has_handles(self, _address):
+        return False
 
     def export_memory(self, address, size, _device):
-        """Return a segment, or the allocations of this test's choosing around some memory."""
-        self.exported += 1
-        base, whole, allocation = self.virtual.get(address, (address, size, size))
-        return (self.kind, base, whole, allocation, b"h" * 64)
+        return (self.kind, address, size, size, b"h" * 64)
 
     def export_files(self, _base, _allocation, count):
         return [os.open("/dev/null", os.O_RDONLY) for _ in range(count)]
@@ -182,29 +177,6 @@ def test_memory_is_wanted_as_long_as_somebody_uses_it(table, native, ends):
     assert one.take() == [(Kind.UNMAP, offer.export, 0)]
 
 
-def lies(native, storage, allocations, before=4096):
-    """Let a storage lie in allocations of 1 MiB, some bytes behind the first one's beginning."""
-    native.virtual[storage.data_ptr()] = (storage.data_ptr() - before, allocations << 20, 1 << 20)
-
-
-def test_storages_in_one_allocation_are_exports_of_their_own(table, native):
-    """Only its own storage keeps the memory where it is: the allocator may replace an allocation beside it."""
-    native.kind = wire.HandleKind.FILE
-    one = peer(table, 1)
-    first, second = torch.zeros(4), torch.zeros(4)
-    for tensor in (first, second):
-        lies(native, tensor.untyped_storage(), 1)
-    offers = give(table, one, first, second, first[1:])
-    assert [offer.export for offer in offers] == [offers[0].export, offers[1].export, offers[0].export]
-    assert len({offer.export for offer in offers}) == 2
-    one.take()
-    del first, tensor
-    table.recall_unused()
-    assert one.take() == [(Kind.UNMAP, offers[0].export, 0)]
-    table.on_unmapped(one, offers[0].export)
-    assert table.held() == (1, 1)
-
-
 def test_memory_that_cannot_be_shared(table):
     """Its address, and what it is, are said: a peer's, or made by nobody whose memory can be mapped elsewhere."""
     with pytest.raises(PeerError, match=r"\(0x.*\) was made neither by torch's caching allocator nor by cuMemCreate"):
@@ -212,9 +184,3 @@ def test_memory_that_cannot_be_shared(table):
     table_of_a_peer = Exports(lambda _: True)
     with pytest.raises(PeerError, match=r"is a peer's\. Share it from its owner"):
         table_of_a_peer.prepare(torch.zeros(4), 0, writable=False)
-
-
-def test_a_tensor_without_elements_needs_no_memory(table):
-    """It has no segment, no loan and no handle."""
-    loan, offer = table.prepare(torch.zeros(0, 3), 0, writable=True)
-    assert (loan, offer.export, offer.nbytes, offer.shape) == (None, 0, 0, (0, 3))

@@ -35,9 +35,6 @@ class _Allocations:
             raise RuntimeError("cuMemImportFromShareableHandle: out of memory (2)")
         self.held.append("file")
 
-    def add_fabric(self, handle):
-        self.held.append(handle)
-
     def map(self, kind, size, writable):
         self.opened.append((kind, size, writable, len(self.held)))
         return "mapped"
@@ -84,12 +81,6 @@ def test_handles_of_several_messages(here, made):
     assert (made[0].device, made[0].opened, made[0].held) == (3, [(HandleKind.FILE, 4 << 20, True, 70)], [])
     with pytest.raises(PeerError, match="its handles did not arrive"):
         here.map(OFFER)
-
-
-def test_handles_within_a_message(here, made):
-    """Fabric handles are bytes of the message."""
-    send(here, 0, 2, body=b"a" * 64 + b"b" * 64)
-    assert made[0].held == [b"a" * 64, b"b" * 64]
 
 
 def test_handles_that_come_again(here, made):

@@ -1,7 +1,5 @@
-"""The file behind a ring: readable by another process at any time, even after SIGKILL."""
+"""The file behind a ring: readable by another process at any time."""
 
-import signal
-import subprocess
 import sys
 import textwrap
 
@@ -30,33 +28,6 @@ def path(tmp_path):
 def play(path):
     """Run a script in another process: the ring with a file belongs to a process, and there is one in each."""
     return lambda script, ring=path: python(PREAMBLE + textwrap.dedent(script), str(ring))
-
-
-def test_the_file_of_a_killed_process_is_read(path):
-    """SIGKILL loses no event: those that were not logged yet stand in the file, oldest first."""
-    script = """
-        _core.make_process(sys.argv[1], 16)
-        push(range(1, 7))
-        _core.mark_drained(2)
-        print("ready", flush=True)
-        sys.stdin.read()
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-c", PREAMBLE + textwrap.dedent(script), str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        alive = ring.read_file(path)
-        process.send_signal(signal.SIGKILL)
-    killed = ring.read_file(path)
-    assert alive == killed
-    assert (killed.header.pid, killed.header.drained, killed.header.dropped) == (process.pid, 2, 0)
-    assert [(record.seq, record.members()) for record in killed.records] == [
-        (seq, {"segments": seq, "bytes": seq * 10}) for seq in range(3, 7)
-    ]
 
 
 def test_the_file_of_a_full_ring_is_read(path, play):

@@ -207,26 +207,6 @@ def found_in(folder: Path, rank: int = 0, pid: int = 7) -> ProgramLine:
     return found
 
 
-def line_of(folder: Path, code: str) -> int:
-    """Return the number of the line of the program that has this code."""
-    lines = (folder / "program.py").read_text().splitlines()
-    return next(number for number, line in enumerate(lines, 1) if line.strip() == code)
-
-
-def test_a_process_that_is_asked_writes_where_it_is(tmp_path, play):
-    """Not before it is asked, and with all of its threads."""
-    play("""
-        begin()
-        time.sleep(0.7)
-        assert not written.exists()
-        assert asked()
-        _core.end_stacks()
-    """)
-    found = found_in(tmp_path)
-    asks = 'return ask([LogFile(log, [], {"event": "trace.begin"})])'
-    assert (found.line, found.function) == (line_of(tmp_path, asks), "asked")
-
-
 def test_code_in_c_that_holds_the_gil_hides_no_stack(tmp_path, play):
     """The call holds it until the stacks are there."""
     play("""

@@ -136,19 +136,6 @@ def test_no_answer_ends_a_round_whose_verdict_stands(store):
     assert store.check(["p/1/verdict", "p/other/verdict"])
 
 
-def test_a_rank_that_waits_says_once_who_is_missing(store, capsys):
-    """After its patience it names the ranks that did not come, and how long it will wait."""
-    store.set("p/1/2", "came")
-    with _waits(store, 1) as watch:
-        watch._patience = 2.0
-        watch._look_after_own(store)
-        watch._look_after_own(store)
-    lines = [line for line in capsys.readouterr().err.splitlines() if "did not come" in line]
-    assert len(lines) == 1
-    assert "ranks 0, 3 did not come to 'windows' yet; rank 1 has waited for 5 s" in lines[0]
-    assert "for at most 20 s (the time-out of the group)" in lines[0]
-
-
 def test_who_has_left_a_round_does_not_end_it_again(store):
     """Two rounds later its verdict is removed, and a rank that has gone on by then has made that call rightly."""
     with _waits(store, 1) as asks:

@@ -1,12 +1,10 @@
 """Connections to a store of their own: whoever made the store may end it."""
 
-import gc
 import socket
 import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -123,24 +121,6 @@ def test_a_counter_survives_a_broken_connection():
     store = dist.HashStore()
     workers = StoreWorkers(_Broken(_Broken(), store))
     assert [workers.count("born", SOON), workers.count("born", SOON)] == [1, 2]
-
-
-def test_nobody_holds_a_store_that_has_no_group():
-    """The watch ends when the last group has dropped its store, and so does the connection."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    meetings, own = StoreSessions(), weakref.ref(store)
-    meeting = meetings.at(store)
-    meeting.watchdog.start()
-    thread = meeting.watchdog._thread
-    assert thread is not None
-    assert meetings.at(dist.PrefixStore("a", store)) is meeting
-    assert thread.is_alive()
-    del store
-    gc.collect()
-    assert own() is None
-    thread.join(SOON)
-    assert meeting.watchdog.has_ended
-    assert meetings._sessions == {}
 
 
 def test_a_store_that_ends_before_the_first_look_is_left_in_silence(server, capfd):

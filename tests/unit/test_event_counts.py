@@ -22,18 +22,6 @@ def take(core, tally, tmp_path):
     journal.flush()
 
 
-def test_events_are_counted_by_name_with_their_time(core, tally, tmp_path):
-    """Each kind has its own count and its own seconds."""
-    for duration in (1_000_000_000, 500_000_000):
-        core.push("register.window", duration_ns=duration)
-    core.push("deregister.window", duration_ns=250_000_000)
-    core.push("segment.alloc")
-    take(core, tally, tmp_path)
-    assert (tally.count("register.window"), tally.seconds("register.window")) == (2, 1.5)
-    assert (tally.count("deregister.window"), tally.seconds("deregister.window")) == (1, 0.25)
-    assert (tally.count("segment.alloc"), tally.count("segment.free")) == (1, 0)
-
-
 def test_only_calls_can_fail(core, tally, tmp_path):
     """The result of a registration is an error; a first use has none."""
     core.push("register.local", result=5)

@@ -19,12 +19,6 @@ def told(*findings: Finding) -> list[tuple[str, tuple[int, ...]]]:
     return [(row.message, row.ranks) for row in fold(findings)]
 
 
-def test_what_ranks_did_alike_is_one_row() -> None:
-    """With all ranks, the moment of the first, and a verb for several."""
-    rows = fold([found(f"rank {rank} was interrupted", rank) for rank in range(4)])
-    assert [(row.message, row.ranks, row.ns) for row in rows] == [("ranks 0-3 were interrupted", (0, 1, 2, 3), 0)]
-
-
 def test_times_and_addresses_may_differ() -> None:
     """Times become a span. An address is one process's own, so it goes unless it is the same."""
     one = found("rank 0 waited 2.001 s for segment 1 at 0x7f00 (2 MiB) of 3", 0)

@@ -66,15 +66,6 @@ def test_a_collective_waits_for_the_gate(harness, busy_gate, background):
     assert collective.result() is True
 
 
-def test_a_registration_of_others_waits_for_the_gate(harness, busy_gate, background):
-    """What torch registers by itself does not meet a call of ours or a collective, where nothing hangs."""
-    harness.create(X)
-    with busy_gate(X):
-        call = background(harness.by_others, X)
-        assert not call.returned()
-    assert call.result() is True
-
-
 def test_a_registration_of_others_does_not_wait_for_ever(harness, busy_gate):
     """Torch undoes its registrations before it aborts: all of them pass a thread that hangs, after one waited."""
     harness.create(X)

@@ -11,7 +11,6 @@ import pytest
 
 from tracehook.hook import group_names, namer
 from tracehook.hook.namer import Namer
-from tracehook.log.tables import ABOUT
 
 PAIR = [4, 5]
 
@@ -107,19 +106,6 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> _Torch:
     c10d = SimpleNamespace(_world=World(), GroupMember=no_group)
     monkeypatch.setattr(group_names, "_c10d", lambda: c10d)
     return made
-
-
-def test_a_communicator_is_logged_with_its_group(torch):
-    """With torch's name, the program's and the global ranks; and once."""
-    torch.add("7", "mesh_tp", 1, PAIR, torch.birth(1, rank=1, size=2))
-    (line,) = torch.look()
-    assert line == (
-        "communicator.group",
-        {"comm": "0" * 15 + "1", "comm_id": 1, "group": "7", "desc": "tp", "members": PAIR},
-    )
-    assert set(line[1]) - {"comm", "comm_id"} == set(ABOUT["communicator.group"].fields)
-    assert namer.known(1) is not None
-    assert torch.look(100.0) == []
 
 
 def test_whoever_asks_does_not_wait_for_the_next_try(torch):

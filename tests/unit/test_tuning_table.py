@@ -108,13 +108,6 @@ def test_what_is_no_table_is_told_in_one_line(tmp_path: Path, text: str | None, 
     assert "\n" not in str(caught.value)
 
 
-def test_machines_that_differ_are_told_with_both_values() -> None:
-    """This machine's second."""
-    here = replace(MACHINE, nccl="2.30.7", multicast=True)
-    assert here.differences(MACHINE) == ["nccl 2.28.9, here 2.30.7", "multicast False, here True"]
-    assert MACHINE.differences(MACHINE) == []
-
-
 @pytest.mark.timeout(10)
 def test_a_pipe_is_no_table(tmp_path: Path) -> None:
     """Nobody waits for somebody to write into it."""

@@ -116,17 +116,6 @@ def ahead(made: Callers, rank: int, since: int, said: int = 2) -> None:
     }
 
 
-def test_a_rank_whose_device_stands_still_is_named():
-    """All made the same calls. Of the others, devices wait in that call, and have not come to those behind it."""
-    made = job(4, pairs(4), lambda _: ["tp", "cp", "world", "tp"])
-    for rank in range(4):
-        ahead(made, rank, 3 if rank == 2 else 4)
-    (finding,) = blame.findings(Callers(made.processes, {}))
-    assert finding.ranks == (2, 0, 1, 3)
-    assert "rank 2 made its 1st call of communicator world0" in finding.message
-    assert "but its device has not come to it" in finding.message
-
-
 def test_a_device_that_stands_before_more_calls_than_have_marks_may_be_that_of_another_rank():
     """Rank 1's device runs a kernel without end before its second call, and 72 calls are behind it."""
     groups = {"left": [[0, 1], [2]], "right": [[1, 2], [0]]}
@@ -493,19 +482,6 @@ def test_calls_of_two_threads_with_one_place_are_both_there():
     assert [step.comm for step in caller(0, parts).in_order] == ["tp", "cp"]
 
 
-@pytest.mark.parametrize("rank", range(3))
-def test_another_call_under_one_number_is_told_with_who_made_it(rank):
-    """Of three the one that differs from the others stands first."""
-    ranks = {"world": [[0, 1, 2]]}
-    found = job(3, ranks, lambda _: ["world"] * 4)
-    calls = found.processes[rank].parts["world0"]
-    other = [*calls.last[:3], calls.last[3]._replace(elements=1023, digest=99)]
-    found.processes[rank].parts["world0"] = calls._replace(last=tuple(other))
-    (finding,) = blame.findings(Callers(found.processes, {}))
-    assert (finding.rule, finding.ranks[0]) == ("calls-differ", rank)
-    assert "first the 4th" in finding.message
-
-
 def making(rank: int, size: int, key: str, parent: str, child: int = 0) -> Calls:
     """Return a communicator that NCCL is making."""
     return counted(key, 0, rank, size, [])._replace(making=Making(7, child, parent))
@@ -588,13 +564,6 @@ def test_devices_that_all_stand_before_one_call_are_told(ranks):
     assert "made the 2nd call of" in finding.message
     assert ("its device has not come" if ranks == 1 else "their devices have not come") in finding.message
     assert "cannot tell" not in finding.message
-
-
-def test_devices_of_which_nobody_knows_where_they_stand_are_told():
-    """One of them may run the kernel without end, and the others wait for it in a call that is forgotten."""
-    (finding,) = blame.findings(stopped(4, said=4))
-    assert "too many to know where" in finding.message
-    assert "cannot tell which of them is wrong" in finding.message
 
 
 def test_a_device_that_stands_before_all_remembered_calls_may_stand_before_a_forgotten_one():

@@ -68,18 +68,6 @@ def test_a_program_in_which_every_signal_was_sent_waits_nowhere() -> None:
     assert waits(peers(4, ring((), rounds=100))) == []
 
 
-def test_all_wait_for_signals_that_nobody_sent() -> None:
-    """All are named; the sentence says what they called instead."""
-    (found,) = blame.findings(peers(3, ring((0, 1, 2), ranks=3)))
-    assert found.message == (
-        "ranks 0, 1 and 2 wait for each other in PeerGroup.wait, for signals that nobody sent: "
-        "rank 0 waits for signal 1 of rank 1; rank 1 waits for signal 1 of rank 2; "
-        "rank 2 waits for signal 1 of rank 0; ranks 0, 1 and 2 read their tensors by PeerTensor.get(), "
-        "which sends no signal: PeerGroup.get(tensor) does"
-    )
-    assert found.advice == semaphores.ADVICE
-
-
 @pytest.mark.parametrize("wrong", range(4))
 def test_one_that_sends_no_signal_is_named_first(wrong: int) -> None:
     """Whoever waits for it comes to no barrier, and the others wait there: nobody of them is to blame."""

@@ -39,13 +39,6 @@ def test_where_both_count_alike_only_one_number_is_said(members):
     assert of_group("0", None, 3, members).described(3) == "group 0, 3 ranks"
 
 
-def test_a_group_is_called_as_the_program_calls_it():
-    """With the ranks of the job, where they are others than those of the group."""
-    assert of_group("7", "tp", 2, (4, 5)).described(2) == "group tp, ranks 4, 5"
-    assert of_group("7", "all", 2, (0, 1)).described(2) == "group all, 2 ranks"
-    assert of_group("7", None, 2, (4, 5)).described(2) == "group 7, ranks 4, 5"
-
-
 @pytest.mark.parametrize(
     ("known", "text"),
     [

@@ -96,14 +96,6 @@ def test_the_page_loads_nothing(parsed: _Tags) -> None:
     assert "unsafe" not in policy.split("style-src")[0]
 
 
-def test_plotly_is_there_once(parsed: _Tags) -> None:
-    """The page has its data, plotly, and two scripts of ours."""
-    assert len(parsed.scripts) == 4
-    assert sum("plotly.js v" in script[:400] for script in parsed.scripts) == 1
-    types = [attributes.get("type") for tag, attributes in parsed.tags if tag == "script"]
-    assert types == ["application/json", None, None, None]
-
-
 def test_what_ran_and_what_was_found(parsed: _Tags) -> None:
     """Ranks, versions and the state of the logs are said, and a finding is a button that knows its moment."""
     said = re.sub(r"\s+", " ", " ".join(parsed.text))

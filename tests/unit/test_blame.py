@@ -347,15 +347,6 @@ def test_who_waits_in_an_agreement_waits_for_those_of_the_communicator_who_do_no
     assert told in "".join(finding.message for finding in blame.findings(made))
 
 
-def test_where_most_ranks_wait_nowhere_one_finding_names_both_sides():
-    """They may be at the end of a program with which one rank goes on, or all may compute."""
-    made = job(5, {"world": [[0, 1, 2, 3, 4]]}, lambda rank: ["world"] * (3 + (rank == 2)))
-    (finding,) = blame.findings(made)
-    assert finding.ranks == (0, 1, 3, 4, 2)
-    assert "rank 2 waits for ranks 0, 1, 3 and 4 in the 4th call of communicator world0" in finding.message
-    assert "cannot tell which of them is wrong" in finding.message
-
-
 def test_a_rank_whose_calls_were_not_all_counted_may_wait_in_nccl():
     """It is in a barrier, which may be one of a communicator that nobody counted."""
     made = in_group_calls(job(3, {"world": [[0, 1, 2]]}, lambda rank: ["world"] * (3 + (rank == 2))), {0: "barrier"})
@@ -406,28 +397,6 @@ def test_of_a_job_that_runs_nobody_was_last_seen():
     assert finding.message.count("for 9.0 s so far") == 2
     assert "no thread of Python ran for 9 s: it was stopped (SIGSTOP), or C code keeps the GIL" in finding.message
     assert "last seen" not in finding.message
-
-
-def test_of_two_ranks_alone_both_are_named():
-    """Nobody else runs their program, and each may be right."""
-    both = ["tp", "cp"]
-    found = blame.findings(job(2, pairs(2), lambda rank: [*both, "cp", "tp"] if rank else [*both, "tp", "cp", "tp"]))
-    assert [finding.ranks for finding in found] == [(0, 1)]
-    assert "ranks 0 and 1 wait for each other, and their calls cannot tell which of them is wrong" in found[0].message
-
-
-def test_of_two_ranks_alone_the_one_that_no_longer_does_what_it_always_did_is_named():
-    """It called another group than after the same calls before."""
-    both = ["tp", "cp"] * 5
-    found = blame.findings(job(2, pairs(2), lambda rank: [*both, "cp", "tp"] if rank else [*both, "tp", "cp", "tp"]))
-    assert [finding.ranks for finding in found] == [(1, 0)]
-
-
-def test_who_alone_can_be_wrong_is_named():
-    """If rank 0 did what rank 2 waits for, rank 2 would still wait for rank 1, and that for rank 2."""
-    groups = {"world": [[0, 1, 2, 3]], "three": [[0, 1, 2], [3]]}
-    found = blame.findings(job(4, groups, lambda rank: ["world", "three"] if rank == 2 else ["world", "world"]))
-    assert [finding.ranks[0] for finding in found] == [2]
 
 
 def test_a_device_would_go_on_behind_the_call_in_which_it_waits():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tracehook.audit.finding import Finding, cause_of, first_finding, fold, in_order, is_divergence
+from tracehook.audit.finding import Finding, cause_of, first_finding, fold, in_order
 from tracehook.log.text import ranges_of, told_ranges
 
 
@@ -39,41 +39,12 @@ def test_whatever_else_differs_stays_apart() -> None:
     assert len(fold([found("pid 4 ended"), found("pid 4 ended")])) == 2
 
 
-def test_what_a_rank_did_twice_stays_two() -> None:
-    """The first of each rank go together, and the second."""
-    rows = told(*[found(f"rank {rank} freed it", rank) for rank in (0, 1, 0)])
-    assert rows == [("ranks 0, 1 freed it", (0, 1)), ("rank 0 freed it", (0,))]
-
-
 @pytest.mark.parametrize(
     ("ranks", "text"), [([3], "3"), ([0, 1], "0, 1"), ([0, 1, 2, 4, 6, 7, 8, 9], "0-2, 4, 6-9"), ([], "")]
 )
 def test_ranks_are_named_in_runs(ranks: list[int], text: str) -> None:
     """Runs of three and more."""
     assert told_ranges(ranges_of(ranks), most=None) == text
-
-
-@pytest.mark.parametrize(
-    ("divergence", "one_of_two", "both_apart", "both_alike"),
-    [
-        ("always", True, True, True),
-        ("unless all", True, False, False),
-        ("unless alike", True, True, False),
-        ("never", False, False, False),
-    ],
-)
-def test_a_rule_says_what_shows_a_divergence(divergence, one_of_two, both_apart, both_alike):
-    """A finding of one rank of two, of both in other words, and of both as one row."""
-    zero, one, both = (found("", *ranks, divergence=divergence) for ranks in ((0,), (1,), (0, 1)))
-    assert is_divergence(zero, [zero], {0, 1}) == one_of_two
-    assert is_divergence(zero, [zero, one], {0, 1}) == both_apart
-    assert is_divergence(both, [both], {0, 1}) == both_alike
-
-
-def test_a_rank_alone_does_not_diverge() -> None:
-    """Nor does a finding that names no rank."""
-    assert not is_divergence(found("", 0, divergence="unless alike"), [], {0})
-    assert not is_divergence(found("", divergence="unless alike"), [], {0, 1})
 
 
 def test_the_earliest_error_comes_first() -> None:

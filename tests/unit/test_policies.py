@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.packages import install
 
-from tracehook.policies import Answer, Request, Threshold, isolated, shared
+from tracehook.policies import Answer, Request, Threshold
 from tracehook.policies.chooser import REMEMBERED, Choice, Chooser
 from tracehook.symmetric_memory.pool_choice import PoolChoice
 
@@ -84,13 +84,6 @@ def said() -> list[str]:
 def chooser(packages: Path, said: list[str]) -> Callable[..., Chooser]:  # noqa: ARG001
     """Make a chooser of the named policies."""
     return lambda *names: Chooser(names, said.append)
-
-
-def test_the_built_in_policies() -> None:
-    """Each of the two answers the same to every request."""
-    for request in (REQUEST, Request((), (), 3), replace(REQUEST, graph=True)):
-        assert shared.choose(request) is Answer.SHARED
-        assert isolated.choose(request) is Answer.ISOLATED
 
 
 @pytest.mark.parametrize(

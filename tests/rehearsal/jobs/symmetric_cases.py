@@ -50,11 +50,6 @@ def unequal_sizes() -> None:
     attempt(lambda: symmetric(1, SIZE if RANK == 0 else 2 * SIZE))
 
 
-def opposite_order() -> None:
-    """Two tensors of different sizes, in opposite order."""
-    attempt(lambda: two_in_one_scope(0, 0, (SIZE, 2 * SIZE) if RANK == 0 else (2 * SIZE, SIZE)))
-
-
 def missing_rank() -> None:
     """Only rank 0 enters the scope; the others come when it has given up."""
     one_after_the_other(RANK == 0, lambda: symmetric(1))
@@ -127,14 +122,6 @@ def trim_different() -> None:
     tell(given_back=tracehook.trim(), left=windows())
 
 
-def ordinary_memory() -> None:
-    """A tensor from outside of all pools."""
-    symmetric(1)
-    tensor = filled(RANK + 1, SIZE, device)
-    tell(reason=tracehook.explain(tensor).reason, symmetric=tracehook.is_symmetric(tensor))
-    tell(sum=attempt(lambda: reduced(tensor)))
-
-
 def capture() -> None:
     """A scope inside a capture that needs new memory."""
     source = filled(RANK + 1, SIZE, device)
@@ -195,30 +182,6 @@ def expandable() -> None:
     tell(sum=attempt(lambda: reduced(inside)), plain=reduced(outside))
 
 
-def registered_once() -> None:
-    """The same memory is used by scope after scope."""
-    for _ in range(5):
-        tensor = symmetric(RANK + 1)
-        del tensor
-    tell(windows=windows(), sum=attempt(lambda: reduced(symmetric(RANK + 1))))
-
-
-def two_groups() -> None:
-    """The same memory in windows of two communicators."""
-    other = dist.new_group(list(range(WORLD)), device_id=device)
-    with tracehook.symmetric([dist.group.WORLD, other]):
-        tensor = empty()
-    refill(tensor, RANK + 1)
-    tell(windows=windows())
-
-    def both() -> list[float]:
-        first = reduced(tensor)
-        refill(tensor, RANK + 1)
-        return [first, reduced(tensor, other)]
-
-    tell(sums=attempt(both))
-
-
 def freed_while_registered() -> None:
     """Torch gives the segment back while it has a window; an equal request gets it again."""
     tensor = symmetric(RANK + 1)
@@ -246,23 +209,6 @@ def abort_with_windows() -> None:
     del tensor, more
     torch.cuda.empty_cache()
     tell(alive=True)
-    os._exit(0) if os.environ.get("TEST_EXIT") else None
-
-
-def after_destroy() -> None:
-    """Allocate and free after destroy_process_group."""
-    tensor = symmetric(RANK + 1)
-    reduced(tensor)
-    dist.destroy_process_group()
-
-    def go_on() -> None:
-        more = filled(1, SIZE, device)
-        del more
-        torch.cuda.empty_cache()
-
-    del tensor
-    attempt(go_on)
-    tell(pool_bytes=sum(row["bytes"] for row in tracehook.status()["pools"]))
 
 
 def overrun() -> None:
@@ -277,7 +223,7 @@ def overrun() -> None:
 device = start(seconds=60)
 case = sys.argv[1]
 globals()[case]()
-if case not in ("abort_with_windows", "after_destroy"):
+if case != "abort_with_windows":
     if "works" in sys.argv[2:]:
         tell(right=works())
     if "leave" in sys.argv[2:]:

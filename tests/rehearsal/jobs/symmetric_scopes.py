@@ -20,7 +20,7 @@ from tracehook import _core
 from tracehook.symmetric_memory import public, state
 
 from common import MB, RANK, WORLD, filled, nccl_calls, raised, start, tell, together
-from symmetric_tools import SIZE, caught, empty, meet, reduced, refill, symmetric, windows
+from symmetric_tools import SIZE, caught, empty, reduced, refill, symmetric, windows
 
 Facts = dict[str, Any]
 
@@ -352,18 +352,6 @@ def non_member() -> Facts:
         "synced": tracehook.sync(group),
         "trimmed": tracehook.trim(group),
     }
-
-
-def some_ranks() -> Facts:
-    """A group of rank 0 alone takes the memory that a scope of all had before; then comes the next scope of all."""
-    alone = dist.new_group([0])
-    tensor = symmetric(RANK + 1)
-    del tensor
-    with tracehook.symmetric(alone):
-        kept = empty() if RANK == 0 else None
-    found, error = caught(lambda: reduced(symmetric(RANK + 1)))
-    meet()
-    return {"error": error, "sum": found, "kept": kept is not None}
 
 
 def kept_when_destroyed() -> Facts:

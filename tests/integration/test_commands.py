@@ -71,10 +71,9 @@ def test_what_is_not_its_own_is_passed_on(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "rehearse"])
-@pytest.mark.parametrize("status", [0, 3, 255])
-def test_exit_status(command: str, status: int) -> None:
+def test_exit_status(command: str) -> None:
     """The exit status is the command's."""
-    assert _tracehook(command, "--", sys.executable, "-c", f"raise SystemExit({status})").status == status
+    assert _tracehook(command, "--", sys.executable, "-c", "raise SystemExit(255)").status == 255
 
 
 def test_killed_command() -> None:

@@ -45,7 +45,6 @@ def test_settings_count_beside_the_places(tmp_path: Path) -> None:
     [
         ("numbers", ("maxCTAs 4", "maxCTAs 8")),
         ("algorithms", ("algSelection ring", "algSelection not set")),
-        ("policies", ("CTAPolicy 0", "CTAPolicy 1")),
         ("events", ("launchCompletionEvent not set", "launchCompletionEvent set")),
     ],
 )

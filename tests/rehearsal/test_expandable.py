@@ -16,10 +16,18 @@ def play(log: Path, when: str, version: str = OLD, **more: str) -> Rehearsal:
     return rehearse("expandable.py", when, ranks=2, log=log, hook=when == "first", env=env).assert_good()
 
 
-@pytest.mark.parametrize("when", ["first", "late"])
-def test_ranges_are_those_of_the_allocator(tmp_path: Path, when: str) -> None:
-    """After growing, shrinking and growing again, the mapped ranges are what the allocator's snapshot shows."""
-    run = play(tmp_path, when)
+@pytest.mark.parametrize(("when", "version"), [("first", OLD), ("first", NEW), ("late", OLD)])
+def test_ranges_are_those_of_the_allocator_and_no_version_registers_them(
+    tmp_path: Path, when: str, version: str
+) -> None:
+    """After growing, shrinking and growing again, the mapped ranges are what the allocator's snapshot shows.
+
+    None is registered, `explain` says why, and a scope's memory is symmetric.
+    """
+    run = play(tmp_path, when, version)
+    ranges = {event["addr"] for event in run.events("range.map")}
+    assert ranges
+    assert not ranges & {event["addr"] for event in run.events("register.local")}
     for facts in run.told:
         for at in (["adopted"] if when == "late" else []) + ["grown", "holes", "grown_again", "freed"]:
             assert facts[at]["ours"] == facts[at]["torch"], at
@@ -27,6 +35,9 @@ def test_ranges_are_those_of_the_allocator(tmp_path: Path, when: str) -> None:
         assert len(facts["holes"]["ours"]) > len(facts["grown"]["ours"]), "memory went from the middle"
         assert facts["freed"]["ours"] == []
         assert facts["status"]["expandable_bytes"] == sum(size for _, size in facts["grown"]["ours"])
+        assert facts["reason"] == "expandable_segment"
+        assert "which changes its size in place, and nothing that is registered with NCCL can" in facts["text"]
+        assert (facts["symmetric"], facts["sum"]) == (True, 2.0)
 
 
 def test_older_ones_are_said(tmp_path: Path) -> None:
@@ -47,16 +58,3 @@ def test_beside_a_group_that_registers_by_itself(tmp_path: Path) -> None:
         assert (facts["reason"], facts["symmetric"], facts["sum"]) == ("expandable_segment", True, 2.0)
     ranges = {event["addr"] for event in run.events("range.map")}
     assert not ranges & {event["addr"] for event in run.events("register.local")}
-
-
-@pytest.mark.parametrize("version", [OLD, NEW])
-def test_no_version_registers_them(tmp_path: Path, version: str) -> None:
-    """Whichever NCCL it is, a range is not registered, `explain` says why, and a scope's memory is symmetric."""
-    run = play(tmp_path, "first", version)
-    ranges = {event["addr"] for event in run.events("range.map")}
-    assert ranges
-    assert not ranges & {event["addr"] for event in run.events("register.local")}
-    for facts in run.told:
-        assert facts["reason"] == "expandable_segment"
-        assert "which changes its size in place, and nothing that is registered with NCCL can" in facts["text"]
-        assert (facts["symmetric"], facts["sum"]) == (True, 2.0)

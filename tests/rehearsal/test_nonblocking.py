@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from support.rehearsal import rehearse
 
 from tracehook.audit.summary import summarise
@@ -10,16 +9,9 @@ from tracehook.audit.summary import summarise
 NON_BLOCKING = {"TORCH_NCCL_USE_COMM_NONBLOCKING": "1"}
 
 
-@pytest.mark.parametrize(
-    "faults",
-    [
-        "ncclCommInitRankConfig:in_progress@*=700ms",
-        "ncclCommSplit:in_progress@*=700ms,ncclCommInitRankConfig:in_progress@1=300ms#rank1",
-    ],
-    ids=["long", "split, and one rank only"],
-)
-def test_registered_once_ready(tmp_path: Path, faults: str) -> None:
+def test_registered_once_ready(tmp_path: Path) -> None:
     """Each segment is registered exactly once with each non-blocking communicator, after it is ready."""
+    faults = "ncclCommSplit:in_progress@*=700ms,ncclCommInitRankConfig:in_progress@1=300ms#rank1"
     run = rehearse("plain.py", ranks=2, log=tmp_path, env=NON_BLOCKING, faults=faults, timeout=60).assert_good()
     for log in run.logs:
         counts = summarise(log)

@@ -54,18 +54,6 @@ def test_enabled_late(tmp_path: Path) -> None:
     Audit.expect_only_in_vain(tmp_path)
 
 
-def test_the_stock_group(tmp_path: Path) -> None:
-    """With torch's stock group tracehook registers, each segment once with each communicator."""
-    run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL="all")
-    for rank, facts in enumerate(run.told):
-        assert facts["kinds"] == ["own"] * 2
-        counts = registered(run, rank)
-        assert set(counts.values()) == {1}
-        assert len(counts) == facts["made"] == facts["undone"]
-        assert not any(event.get("observed") for event in run.events("register.local", rank))
-    Audit(tmp_path).expect(CLEAN, "Clean: ")
-
-
 @needs_nccl2
 def test_both(tmp_path: Path) -> None:
     """`own` registers beside torch, which counts; that is as good, and costs twice the calls."""

@@ -44,14 +44,9 @@ def others(rank: int, ranks: int) -> list[float]:
 
 EXPANDABLE: dict[str, Any] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 FABRIC = EXPANDABLE | {"TRACEHOOK_EMU_FABRIC": "1"}
-# What holds for memory of cudaMalloc holds for expandable segments.
-both_memories = pytest.mark.parametrize("env", [{}, EXPANDABLE], ids=["segment", "expandable"])
-memories_and_ranks = pytest.mark.parametrize(
-    ("env", "ranks"), [({}, 4), (EXPANDABLE, 2)], ids=["segment-4", "expandable-2"]
-)
 
 
-@memories_and_ranks
+@pytest.mark.parametrize(("env", "ranks"), [({}, 4), (EXPANDABLE, 2)], ids=["segment-4", "expandable-2"])
 def test_gets_and_puts_over_several_repetitions(tmp_path: Path, ranks: int, env: dict[str, Any]) -> None:
     """Tensors at an offset in a segment, new ones at each turn: all ranks get and put the right values."""
     run = play(tmp_path, "repetitions", ranks=ranks, **env)
@@ -73,17 +68,16 @@ def test_the_address_of_a_freed_tensor_comes_again(tmp_path: Path) -> None:
     assert len({event["peer_segment"] for event in run.events("ipc.open", 0)}) == 3 + SEMAPHORES
 
 
-@memories_and_ranks
-def test_one_rank_hits_while_others_miss(tmp_path: Path, ranks: int, env: dict[str, Any]) -> None:
+def test_one_rank_hits_while_others_miss(tmp_path: Path) -> None:
     """One rank gives what its peers have mapped, the others what is new: none waits for a miss that does not come."""
-    run = play(tmp_path, "one_hits", ranks=ranks, **env)
+    ranks = 4
+    run = play(tmp_path, "one_hits", ranks=ranks)
     assert [facts["values"] for facts in run.told] == [[others(rank, ranks)] * 4 for rank in range(ranks)]
 
 
-@both_memories
-def test_a_batch_of_tensors_for_one_peer(tmp_path: Path, env: dict[str, Any]) -> None:
+def test_a_batch_of_tensors_for_one_peer(tmp_path: Path) -> None:
     """Tensors of equal content, without elements, with strides and of several types keep apart and keep their shape."""
-    run = play(tmp_path, "batch", **env)
+    run = play(tmp_path, "batch")
     for facts in run.told:
         assert (facts["values"], facts["same"], facts["again"]) == ([7.0, 7.0], False, [7.0, 7.0])
         assert (facts["empty"], facts["scalar"], facts["strides"]) == ([0, 3], 5.0, [1, 4])
@@ -176,7 +170,7 @@ def test_memory_that_is_freed_while_a_peer_uses_it(tmp_path: Path) -> None:
         assert rank == 0 or facts["kept"] == float(rank)
 
 
-@both_memories
+@pytest.mark.parametrize("env", [{}, EXPANDABLE], ids=["segment", "expandable"])
 def test_an_owner_asks_for_its_memory(tmp_path: Path, env: dict[str, Any]) -> None:
     """`release` ends what peers have of a tensor that its owner keeps, and it can be shared again."""
     run = play(tmp_path, "release", **env)
@@ -188,10 +182,9 @@ def test_an_owner_asks_for_its_memory(tmp_path: Path, env: dict[str, Any]) -> No
     assert len(set(generations)) == 2 + SEMAPHORES
 
 
-@memories_and_ranks
-def test_streams_order_puts_and_gets(tmp_path: Path, ranks: int, env: dict[str, Any]) -> None:
+def test_streams_order_puts_and_gets(tmp_path: Path) -> None:
     """Semaphores alone order copies in both directions, also when they are captured and replayed."""
-    run = play(tmp_path, "semaphores", "captured", ranks=ranks, **env)
+    run = play(tmp_path, "semaphores", "captured", ranks=4)
     for facts in run.told:
         assert facts["put"] == facts["got"] == [0.0] * 8
         assert (facts["outside"], facts["replayed"], facts["after"]) == ([0.0] * 2, [0.0] * 5, [0.0] * 2)

@@ -88,8 +88,8 @@ def assert_windows_are_undone(run: Rehearsal) -> None:
 @pytest.mark.timeout(LONGEST + 30)
 @pytest.mark.parametrize(
     ("ranks", "version", "policy", "arguments"),
-    [(2, NEW, "shared", ()), (3, OLD, "isolated", ("some", "stubborn", "hangs")), (4, NEW, "shared", ())],
-    ids=["two", "three stubborn", "four"],
+    [(3, OLD, "isolated", ("some", "stubborn", "hangs")), (4, NEW, "shared", ())],
+    ids=["three stubborn", "four"],
 )
 def test_a_departing_rank_is_announced(
     tmp_path: Path, ranks: int, version: str, policy: str, arguments: tuple[str, ...]

@@ -41,15 +41,6 @@ def test_a_scope_is_made_anew_after_disable(tmp_path: Path) -> None:
         assert (run.facts(rank)["made_anew"], run.facts(rank)["windows"]) == (True, 1), run.output
 
 
-def test_ranks_that_differ_raise_alike(tmp_path: Path) -> None:
-    """Both ranks raise RegistrationMismatch with one text, and NCCL is not called."""
-    run = play(tmp_path, "unlike")
-    texts = {run.facts(rank)["raised"] for rank in (0, 1)}
-    assert len(texts) == 1
-    assert "rank 0 wants 'a segment of 16777216 bytes'; rank 1 wants 'a segment of 25165824 bytes'" in texts.pop()
-    assert run.events("register.window", 0) == []
-
-
 def test_what_is_no_communicator_is_refused_with_one_line(tmp_path: Path) -> None:
     """The line says what was given, what is expected, and what to do."""
     facts = play(tmp_path, "bad").facts(0)

@@ -17,10 +17,9 @@ def _one(name: str, log: Path, **env: Any) -> Any:
     return alike(run, name)
 
 
-@pytest.mark.parametrize("policy", ["shared", "isolated"])
-def test_trim_inside_a_scope_is_refused(tmp_path: Path, policy: str) -> None:
+def test_trim_inside_a_scope_is_refused(tmp_path: Path) -> None:
     """A thread that calls trim inside its own scope gets one line that says so; trim after the scope gives all back."""
-    found = _one("trim_inside", tmp_path, SYMM_REGISTER_POLICY=policy)
+    found = _one("trim_inside", tmp_path)
     for kind, text in found["errors"]:
         assert (kind, text.count("\n")) == ("RuntimeError", 0)
         assert "tracehook.trim" in text

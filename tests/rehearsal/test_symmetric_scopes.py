@@ -54,7 +54,7 @@ TOLD: dict[str, dict[str, Any]] = {
 }
 MORE = (
     *("in_a_capture", "in_a_group_of_calls", "different_acts", "after_mismatch", "status"),
-    *("many_hints", "hints_of_each_rank", "distributed_tensor", "tasks", "generator"),
+    *("many_hints", "hints_of_each_rank", "distributed_tensor", "tasks", "generator", "non_member", "wrong_order"),
 )
 
 
@@ -153,10 +153,9 @@ def test_status_counts_pools_and_windows(run: Rehearsal) -> None:
         assert found["left"] == 0
 
 
-def test_rank_outside_of_the_group(tmp_path: Path) -> None:
+def test_rank_outside_of_the_group(run: Rehearsal) -> None:
     """On a rank that is no member, scope, sync and trim do nothing, and explain says so."""
-    found = play("symmetric_scopes.py", "non_member", log=tmp_path).assert_good()
-    member, other = both(found, "non_member")
+    member, other = both(run, "non_member")
     assert (member["symmetric"], member["reason"], member["synced"]) == (True, "symmetric", 0)
     assert other == {"symmetric": False, "reason": "no_communicator", "synced": 0, "trimmed": 0}
 
@@ -190,8 +189,8 @@ dist.destroy_process_group()
 """
 
 
-def _one(name: str, log: Path, **env: Any) -> Any:
-    found = play("symmetric_scopes.py", name, log=log, **env).assert_good()
+def _one(name: str, log: Path) -> Any:
+    found = play("symmetric_scopes.py", name, log=log).assert_good()
     return alike(found, name)
 
 
@@ -205,10 +204,9 @@ def test_group_made_anew_under_the_same_name(tmp_path: Path) -> None:
     assert found["errors"][1][0] == "RegistrationMismatch"
 
 
-@pytest.mark.parametrize("policy", ["isolated", "shared"])
-def test_scopes_that_end_in_the_wrong_order(tmp_path: Path, policy: str) -> None:
+def test_scopes_that_end_in_the_wrong_order(run: Rehearsal) -> None:
     """Scopes of two groups that do not end in the reverse order of their beginning raise, and later ones work."""
-    found = _one("wrong_order", tmp_path, SYMM_REGISTER_POLICY=policy)
+    found = alike(run, "wrong_order")
     assert found["error"] is not None
     assert "reverse order" in found["error"][1]
     assert found["sum"] == 3.0

@@ -40,8 +40,9 @@ def test_a_free_beside_a_split_of_another_rank(tmp_path: Path, env: dict[str, st
     assert len(run.events("segment.buried")) == (0 if env is AUTO else 1)
 
 
-@KEEPERS
-@pytest.mark.parametrize("call", ["ncclCommWindowRegister", "ncclCommInitRank", "ncclGroupEnd"])
+@pytest.mark.parametrize(
+    ("call", "env"), [("ncclCommWindowRegister", ALL), ("ncclCommInitRank", ALL), ("ncclGroupEnd", VMM)]
+)
 def test_a_free_beside_a_call_that_waits_for_its_thread(tmp_path: Path, env: dict[str, str], call: str) -> None:
     """Whatever another thread waits for inside NCCL, a free does not wait for it."""
     run = rehearse("threads_of_ranks.py", call, devices=2, log=tmp_path, env=env)

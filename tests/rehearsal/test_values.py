@@ -21,12 +21,12 @@ def test_training(kind: str) -> None:
     [
         ("float32", 800),
         ("float32 gradients", 500),
-        ("float64", 800),
-        ("bfloat16", 500),
-        ("bfloat16 gradients", 500),
-        ("complex64", 400),
-        ("int64", 350),
-        ("bool", 200),
+        ("float64", 400),
+        ("bfloat16", 250),
+        ("bfloat16 gradients", 250),
+        ("complex64", 200),
+        ("int64", 175),
+        ("bool", 100),
     ],
 )
 def test_operations(arguments: str, least: int) -> None:

@@ -8,7 +8,6 @@ from support.rehearsal import Rehearsal, rehearse
 
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 LIMIT = {"TRACEHOOK_EMU_VALUES": "1000000"}
-both_memories = pytest.mark.parametrize("variables", [{}, EXPANDABLE], ids=["segments", "expandable"])
 
 
 def play(case: str, ranks: int = 0, **variables: str) -> Rehearsal:
@@ -32,21 +31,16 @@ def leaves(fact: Any) -> Iterator[object]:
         yield fact
 
 
-@both_memories
+@pytest.mark.parametrize("variables", [{}, EXPANDABLE], ids=["segments", "expandable"])
 def test_parts_of_new_memory(variables: dict[str, Any]) -> None:
     """A part from the middle is NaN, however it is read, where another tensor lay before."""
     assert_all_true(play("new_memory", **variables))
 
 
-@both_memories
-def test_what_is_written_into_new_memory(variables: dict[str, Any]) -> None:
-    """It is right, also where the elements lie apart, and what lies beside it is NaN."""
-    assert_all_true(play("written", **variables))
-
-
 @pytest.mark.parametrize(
     ("case", "variables"),
     [
+        ("written", {}),  # also where the elements lie apart
         ("types", {}),  # every type of floating point has its NaN; integers are 0
         ("above_the_limit", LIMIT),  # also of results; a copy of what the program brought there is right
         ("overwritten", {}),  # written whole: no NaN is left over
@@ -66,17 +60,12 @@ def test_new_memory(case: str, variables: dict[str, Any]) -> None:
         ("large_collectives", LIMIT),
         ("windows", {"TRACEHOOK_EMU_VALUES": "16777216"}),  # filled
         ("windows", LIMIT),  # listed
+        ("peers", LIMIT | EXPANDABLE),  # what they put there is never taken for memory that nobody wrote
     ],
 )
 def test_what_ranks_exchange_of_new_memory(case: str, variables: dict[str, Any]) -> None:
     """The parts that somebody wrote arrive as they are, those that nobody wrote as NaN; also in symmetric kernels."""
     assert_all_true(play(case, ranks=2, **variables))
-
-
-@both_memories
-def test_peers_that_write_into_new_memory(variables: dict[str, Any]) -> None:
-    """What they put there is never taken for memory that nobody wrote."""
-    assert_all_true(play("peers", ranks=2, **LIMIT, **variables))
 
 
 def test_what_a_large_tensor_takes() -> None:

@@ -197,7 +197,7 @@ def test_a_rehearsal_that_is_late_is_ended(tmp_path: Path) -> None:
     """After its deadline no rank is left."""
     script = tmp_path / "rank.py"
     script.write_text("import time\nprint('begins', flush=True)\ntime.sleep(60)")
-    run = rehearse(script, ranks=2, timeout=10)
+    run = rehearse(script, ranks=2, timeout=5)
     assert (run.status, run.finished.late, run.finished.orphans) == (128 + 9, True, 0), run.output
     assert run.finished.out.count("begins") == 2
 

@@ -97,11 +97,6 @@ def algorithms() -> None:
     tried(all_reduce, **({"algSelection": b"ring"} if RANK == 0 else {}))
 
 
-def policies() -> None:
-    """The ranks have other policies for a broadcast, whose buffers nobody compares."""
-    tried(broadcast, CTAPolicy=RANK)
-
-
 def events() -> None:
     """One rank wants to hear of the launch."""
     event = ctypes.c_void_p()

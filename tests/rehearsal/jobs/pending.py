@@ -85,19 +85,6 @@ def sends() -> None:
             busy(side)
 
 
-def asynchronous() -> None:
-    """A collective goes on beside the program, and the tensor goes when it was waited for."""
-    for rows in sizes():
-        with tracehook.symmetric():
-            tensor = made(rows)
-        reduced(tensor)
-        busy(torch.cuda.current_stream())
-        work = dist.all_reduce(tensor, async_op=True)
-        used_beside(tensor)
-        work.wait()
-        del tensor
-
-
 def inside() -> None:
     """Tensors go inside of scopes, also of nested ones, and the scope goes on."""
     for rows in sizes():

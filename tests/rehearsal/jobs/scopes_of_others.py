@@ -59,12 +59,6 @@ def switched() -> None:
     tell(made_anew=after is not before, windows=tracehook.status()["windows"][0]["windows"])
 
 
-def unlike() -> None:
-    """One rank's tensor is larger: the scope raises on both."""
-    with tracehook.symmetric(communicator=group.comm):
-        torch.empty((4 + 2 * RANK) * MB, device="cuda")
-
-
 def bad() -> None:
     """What is no communicator, has none yet, is not known, has ended, or comes with a group."""
     symmetric = tracehook.symmetric

@@ -93,7 +93,7 @@ def test_a_reason_of_several_lines_is_said_in_one() -> None:
 def fail(): raise ValueError("first\\nsecond")
 settings.from_environment = fail
 import torch"""
-    run = python(code, env={"SYMM_REGISTER_HOOK": "1"})
+    run = forked(code, env={"SYMM_REGISTER_HOOK": "1"})
     assert (run.err, run.status) == ("tracehook is off: first second\n", 0), run.output
 
 
@@ -111,7 +111,7 @@ def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"logs\xe9")
     folder.mkdir()
     env = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(folder)}
-    run = python("import torch, tracehook; print(tracehook.status()['state'])", env=env)
+    run = forked("import torch, tracehook; print(tracehook.status()['state'])", env=env)
     assert (run.out, run.err) == ("waiting\n", "")
     assert len([*folder.glob("*.jsonl")]) == 1
 
@@ -151,7 +151,7 @@ for act in (tracehook.enable, tracehook.enable, tracehook.disable, tracehook.dis
     seen.append(tracehook.status()["state"])
 print(*seen, torch.cuda.is_initialized())
 """
-    run = python(code)
+    run = forked(code)
     assert run.out == "waiting waiting off off waiting False\n", run.output
     assert (run.status, run.err) == (0, "")
 

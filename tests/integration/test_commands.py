@@ -154,7 +154,7 @@ def test_a_command_that_fails_is_no_success(tmp_path: Path) -> None:
 
 def test_broken_rule() -> None:
     """A job that breaks a rule has status 86 and the rule by name, though the job itself ended with 0."""
-    finished = _tracehook("rehearse", "--", sys.executable, JOBS / "breaks_a_rule.py")
+    finished = _warmly("rehearse", "--", sys.executable, JOBS / "breaks_a_rule.py")
     assert finished.status == RULES_BROKEN, finished.output
     assert "rule C4 broken" in finished.err
     assert "rehearsal: 1 violations" in finished.err
@@ -190,7 +190,7 @@ def test_the_options_of_a_rehearsal_choose_what_is_played() -> None:
 ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(found := ctypes.c_int()))
 print(found.value, torch.cuda.mem_get_info()[1] >> 30)
 """
-    finished = _tracehook("rehearse", "--nccl", "2.27.7", "--memory", "80GiB", "--", sys.executable, "-c", code)
+    finished = _warmly("rehearse", "--nccl", "2.27.7", "--memory", "80GiB", "--", sys.executable, "-c", code)
     assert finished.status == 0, finished.output
     assert "22707 80" in finished.out
 
@@ -229,7 +229,7 @@ def test_rehearse_log_directory_is_reused(tmp_path: Path) -> None:
 
 def test_doctor_without_a_device() -> None:
     """Without a device the doctor cannot test, says how it could, and returns 1."""
-    finished = _tracehook("doctor", CUDA_VISIBLE_DEVICES="")
+    finished = _warmly("doctor", CUDA_VISIBLE_DEVICES="")
     assert finished.status == 1, finished.output
     assert "no CUDA device" in finished.out
     assert "tracehook rehearse" in finished.out

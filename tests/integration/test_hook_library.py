@@ -5,7 +5,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from support.processes import python
+from support.processes import forked
 from support.rehearsal import ROOT, Rehearsal, rehearse
 
 from tracehook.hook import library as hook_library
@@ -118,7 +118,7 @@ tracehook.disable()
 tracehook.enable()
 print(tracehook.status()["state"], *tracehook.status()["reasons"])
 """
-    run = python(code, env={"SYMM_REGISTER_LOG": str(tmp_path)})
+    run = forked(code, env={"SYMM_REGISTER_LOG": str(tmp_path)})
     assert (run.status, run.out) == (0, "unsupported no_cuda\n"), run.output
     assert len(run.err.splitlines()) == 1
     assert "without CUDA" in run.err
@@ -133,7 +133,7 @@ except RuntimeError as problem:
     print(type(problem).__name__, tracehook.status()["state"])
 """
     env = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
-    run = python(code, env=env)
+    run = forked(code, env=env)
     assert run.status == 0, run.output
     assert run.out.endswith(" waiting\n"), run.output
     assert run.lines("tracehook") == []

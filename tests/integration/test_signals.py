@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.processes import python
+from support.processes import forked, python
 
 # A signal that is swallowed lets the program come to its end.
 PROGRAM = """
@@ -62,7 +62,7 @@ def test_a_terminal_that_hangs_up_ends_the_program(tmp_path: Path) -> None:
 )
 def test_what_the_kernel_sends_ends_the_program(tmp_path: Path, number: signal.Signals, last: str, code: int) -> None:
     """Nothing would raise it again: only a fault comes again by itself."""
-    assert python(_text(last), str(tmp_path / "ring"), str(int(number)), str(code), timeout=100).status == -number
+    assert forked(_text(last), str(tmp_path / "ring"), str(int(number)), str(code), timeout=100).status == -number
 
 
 def test_a_signal_that_the_program_blocks_waits_for_the_program(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from support.rehearsal import rehearse
 
 HOOK = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_TIMEOUT": "60"}
-GROUPS = 4  # of jobs/left_keys.py
+GROUPS = 2  # of jobs/left_keys.py
 # Of each group, whatever its ranks: somebody may still come for the last verdicts.
 STAYS = sorted(["*/placement/1/1/verdict", "*/windows/1/2/verdict"] * GROUPS)
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.rehearsal import Rehearsal
 from support.symmetric import alike, play
 from support.torch_versions import FREES_BESIDE_POOLS
 
@@ -12,14 +13,21 @@ JOB = "symmetric_beside.py"
 ERROR = None if FREES_BESIDE_POOLS else "OutOfMemoryError"
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
+    """Run the cases that need no settings one after the other."""
+    cases = ("trim_inside", "whose_pool", "whose_pool_in_a_capture", "open_scopes")
+    return play(JOB, *cases, log=tmp_path_factory.mktemp("beside")).assert_good()
+
+
 def _one(name: str, log: Path, **env: Any) -> Any:
     run = play(JOB, name, log=log, **env).assert_good()
     return alike(run, name)
 
 
-def test_trim_inside_a_scope_is_refused(tmp_path: Path) -> None:
+def test_trim_inside_a_scope_is_refused(run: Rehearsal) -> None:
     """A thread that calls trim inside its own scope gets one line that says so; trim after the scope gives all back."""
-    found = _one("trim_inside", tmp_path)
+    found = alike(run, "trim_inside")
     for kind, text in found["errors"]:
         assert (kind, text.count("\n")) == ("RuntimeError", 0)
         assert "tracehook.trim" in text
@@ -37,23 +45,23 @@ def test_trim_beside_another_thread(tmp_path: Path, beside: str, policy: str) ->
     assert found["sum"] == 3.0
 
 
-def test_scope_wins_for_its_own_thread(tmp_path: Path) -> None:
+def test_scope_wins_for_its_own_thread(run: Rehearsal) -> None:
     """A scope's tensors are symmetric whatever pool its thread had begun before, and whatever other threads do."""
-    found = _one("whose_pool", tmp_path)
+    found = alike(run, "whose_pool")
     assert found["alone"][0] == [False, True]
     assert found["alone"][1][:3] == [True, False, True]
     assert found["beside"] == found["alone"]
     assert found["after"] == found["alone"]
 
 
-def test_scope_wins_in_a_capture(tmp_path: Path) -> None:
+def test_scope_wins_in_a_capture(run: Rehearsal) -> None:
     """A scope in a capture serves memory of its pool, also while another thread is in a scope of captured graphs."""
-    assert _one("whose_pool_in_a_capture", tmp_path) == {"reasons": ["deferred", "deferred"]}
+    assert alike(run, "whose_pool_in_a_capture") == {"reasons": ["deferred", "deferred"]}
 
 
-def test_status_names_open_scopes(tmp_path: Path) -> None:
+def test_status_names_open_scopes(run: Rehearsal) -> None:
     """Status says which threads are in a scope, of which group, how deep and for how long."""
-    assert _one("open_scopes", tmp_path) == {
+    assert alike(run, "open_scopes") == {
         "threads": ["MainThread", "stays"],
         "depths": [2, 1],
         "groups": [True, True],

@@ -13,7 +13,7 @@ from common import RANK, WORLD, tell, until
 from symmetric_tools import meet, reduced, symmetric
 from tcp import connect
 
-GROUPS = 4
+GROUPS = 2
 OF_ALL = ("alarms",)  # which the watchdog of some process writes when it has looked once
 
 

@@ -4,7 +4,6 @@ Each case tells `error` (class and text, or null), `right` (whether an ordinary 
 else its test asks about.
 """
 
-import os
 import sys
 
 import torch
@@ -12,7 +11,7 @@ import torch.distributed as dist
 import tracehook
 from tracehook.symmetric_memory import state
 
-from common import MB, RANK, WORLD, filled, leave, start, tell
+from common import MB, RANK, filled, leave, start, tell
 from symmetric_tools import (
     SIZE,
     attempt,

@@ -152,21 +152,15 @@ def batch() -> None:
         narrow = torch.ones(6, dtype=torch.bfloat16).to(device).view(2, 3)
         bits = torch.tensor([True, False]).to(device)
         torch.cuda.synchronize()
-        theirs = group.exchange(
-            {RIGHT: [first, second, *others, narrow, bits], LEFT: [first, second]}
-            if WORLD > 2
-            else {RIGHT: [first, second, *others, narrow, bits]}
-        )
-        if WORLD == 2:
-            one, two, empty, turned, part, scalar, half, flags = all_of(theirs[LEFT])
-            tell(values=[value(one), value(two)], same=one.tensor.data_ptr() == two.tensor.data_ptr())
-            tell(empty=list(empty.tensor.shape), scalar=scalar.get().item(), strides=turned.tensor.stride())
-            tell(turned=turned.tensor.t().clone().tolist(), part=[part.tensor[row].clone().tolist() for row in (0, 1)])
-            tell(half=half.get().cpu().float().sum().item() if half.dtype == torch.bfloat16 else None)
-            tell(flags=flags.get().cpu().tolist(), nbytes=[one.nbytes, empty.nbytes, half.nbytes])
+        theirs = group.exchange({RIGHT: [first, second, *others, narrow, bits]})
+        one, two, empty, turned, part, scalar, half, flags = all_of(theirs[LEFT])
+        tell(values=[value(one), value(two)], same=one.tensor.data_ptr() == two.tensor.data_ptr())
+        tell(empty=list(empty.tensor.shape), scalar=scalar.get().item(), strides=turned.tensor.stride())
+        tell(turned=turned.tensor.t().clone().tolist(), part=[part.tensor[row].clone().tolist() for row in (0, 1)])
+        tell(half=half.get().cpu().float().sum().item() if half.dtype == torch.bfloat16 else None)
+        tell(flags=flags.get().cpu().tolist(), nbytes=[one.nbytes, empty.nbytes, half.nbytes])
         meet()
-        again = group.exchange({RIGHT: [second, first], LEFT: None} if WORLD > 2 else {RIGHT: [second, first]})
-        tell(again=[value(one) for one in all_of(again[LEFT] or [])], nothing=again[RIGHT] is None)
+        tell(again=[value(one) for one in all_of(group.exchange({RIGHT: [second, first]})[LEFT])])
         meet()
 
 
@@ -176,8 +170,7 @@ def nothing_back() -> None:
         mine = ready(RANK, 1)
         theirs = group.exchange(dict.fromkeys(OTHERS, mine if RANK == 0 else None))
         tell(from_zero=[None if theirs[peer] is None else value(theirs[peer]) for peer in OTHERS])
-        given = {RIGHT: mine, LEFT: None} if WORLD > 2 else {RIGHT: mine}
-        tell(from_left=value(group.exchange(given)[LEFT]))
+        tell(from_left=value(group.exchange({RIGHT: mine, LEFT: None})[LEFT]))
         meet()
 
 

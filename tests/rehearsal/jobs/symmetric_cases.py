@@ -163,7 +163,7 @@ def graph_replay() -> None:
         made.graph.replay()
         torch.cuda.synchronize()
         sums.append(float(made.result[0].cpu()))
-    tell(reason=made.reason, sums=sums, new_in_capture=windows() >= made.windows_before, pinned=_pinned())
+    tell(reason=made.reason, sums=sums, pinned=_pinned())
     del made
     tracehook.release_graphs()
     torch.cuda.synchronize()

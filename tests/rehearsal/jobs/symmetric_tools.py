@@ -87,7 +87,6 @@ class Captured(NamedTuple):
     graph: torch.cuda.CUDAGraph
     source: torch.Tensor
     result: torch.Tensor
-    windows_before: int
     reason: str  # why the captured tensor is symmetric, or is not
 
 
@@ -104,7 +103,6 @@ def captured() -> Captured:
         del warm
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
-    before = windows()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         with tracehook.symmetric():
@@ -115,7 +113,7 @@ def captured() -> Captured:
         result.copy_(out)
         reason = tracehook.explain(out).reason
         del out  # the graph still uses its memory
-    return Captured(graph, source, result, before, reason)
+    return Captured(graph, source, result, reason)
 
 
 def works(group: dist.ProcessGroup | None = None) -> bool:

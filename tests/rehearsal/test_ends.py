@@ -10,7 +10,6 @@ from support.audits import CLEAN, Audit
 from support.rehearsal import rehearse, write_job
 from support.torch_versions import BY_ITSELF
 
-from tracehook.audit.summary import summarise
 from tracehook.log import reader
 
 # What would only make the end of a process slow.
@@ -45,10 +44,12 @@ def test_watchdog_tears_the_process_down(tmp_path: Path) -> None:
     assert run.log(1).ended, "the other rank ended by itself"
 
 
-@pytest.mark.parametrize("handling", ["1", "2"])
-def test_watchdog_aborts(tmp_path: Path, handling: str) -> None:
-    """Where the watchdog aborts the communicator, its registrations are dropped without a call, and the log says so."""
-    env = QUICK | {"TORCH_NCCL_ASYNC_ERROR_HANDLING": handling}
+def test_watchdog_aborts(tmp_path: Path) -> None:
+    """Where the watchdog aborts the communicator, its registrations are dropped without a call, and the log says so.
+
+    With 2, clean up only, the program goes on: test_lives_of_nccl2.py.
+    """
+    env = QUICK | {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
     run = rehearse("never_arrives.py", ranks=2, log=tmp_path, env=env, timeout=90)
     assert not run.finished.late, run.output
     assert run.broken == [], run.output
@@ -57,10 +58,6 @@ def test_watchdog_aborts(tmp_path: Path, handling: str) -> None:
     assert len(aborts) == 1, run.output
     assert aborts[0]["registrations"] == 2
     _assert_no_call_after_abort(log)
-    if handling == "2":  # clean up only: the program goes on, allocates and frees
-        assert run.facts(0).get("after") == "allocated", run.output
-        assert log.ended
-        assert summarise(log).local.left == 0
 
 
 @pytest.mark.parametrize(("way", "status", "ended"), [("os._exit", 4, False), ("thread", 0, True)])

@@ -32,7 +32,7 @@ def played(folder: Path, cycles: int, calls: int, *kernels: int) -> dict[str, An
     """Return what the audit says of the job. `kernels`: the ranks that have one; rank 1 if none is named."""
     job, log = write_job(folder / "job.py", JOB), folder / "log"
     found = rehearse_until(
-        6, job, str(cycles), str(calls), *map(str, kernels or (1,)), ranks=RANKS, log=log, timeout=90
+        8, job, str(cycles), str(calls), *map(str, kernels or (1,)), ranks=RANKS, log=log, timeout=90
     )
     assert len(read_logs(log)) == RANKS, found.output
     return dict(json.loads(Audit(log, "--json").out))

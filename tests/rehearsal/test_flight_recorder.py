@@ -27,7 +27,7 @@ def test_the_places_of_the_call_that_waits_and_of_the_last_one_of_the_culprit(tm
         "TORCH_FR_DUMP_TEMP_FILE": str(dumps / "nccl_trace_rank_"),
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     }
-    run = rehearse_until(15, PLANTED, "compute", "1", "2", ranks=2, log=log, timeout=120, env=env)
+    run = rehearse_until(30, PLANTED, "compute", "1", "2", ranks=2, log=log, timeout=120, env=env)
     assert len(list(dumps.iterdir())) == 2, run.output
 
     audit = Audit(log, "--flight-recorder", str(dumps), "--json").expect(FINDINGS)

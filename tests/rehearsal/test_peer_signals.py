@@ -14,7 +14,7 @@ MISUSE = "by PeerTensor.get(), which sends no signal: PeerGroup.get(tensor) does
 
 def ended(log: Path, ranks: int, *how: str) -> tuple[str, list[Any]]:
     """Run the ring until an operator ends it; return the audit's last line, and its errors."""
-    rehearse_until(7, "peer_signals.py", *how, ranks=ranks, log=log, timeout=120)
+    rehearse_until(10, "peer_signals.py", *how, ranks=ranks, log=log, timeout=120)
     text, findings = audit(log)
     return text.splitlines()[-2], [each for each in json.loads(findings) if each[1] == "error"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.rehearsal import rehearse
 
-HANG = 8  # seconds; all acts together take two
+HANG = 15  # seconds; all acts together take two
 
 
 @pytest.mark.parametrize(("what", "call"), [("free", "ncclAllReduce:slow@1"), ("allocate", "ncclMemAlloc:slow@2")])

@@ -7,7 +7,7 @@ import time
 
 from common import nccl_calls, tell
 
-FORKS = 150
+FORKS = 300
 LONGEST = 30.0  # seconds that a child may take
 
 nccl = ctypes.CDLL("libnccl.so.2")

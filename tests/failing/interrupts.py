@@ -31,8 +31,8 @@ class Lines:
     def __init__(self, ordinal: int = 0) -> None:
         self._ordinal = ordinal  # 0: only count
         self._seen: set[tuple[str, int]] = set()
-        self.line = ""  # the one that was chosen, once it is reached
-        self.was_interrupted = False
+        self._line = ""  # the one that was chosen, once it is reached
+        self.interrupted = ""  # where, once it was
 
     @property
     def count(self) -> int:
@@ -42,11 +42,13 @@ class Lines:
     def __enter__(self) -> None:
         """Begin, on the main thread."""
         self._before = signal.signal(signal.SIGINT, self._raise)
+        sys.unraisablehook = self._lose
         sys.settrace(self._enter)
 
     def __exit__(self, *_: object) -> None:
         """End."""
         sys.settrace(None)
+        sys.unraisablehook = sys.__unraisablehook__
         signal.signal(signal.SIGINT, self._before)
 
     def _enter(self, frame: FrameType, *_: Any) -> Any:
@@ -57,12 +59,19 @@ class Lines:
         if event == "line" and line not in self._seen:
             self._seen.add(line)
             if len(self._seen) == self._ordinal:
-                self.line = f"{line[0]}:{line[1]}"
+                self._line = f"{line[0]}:{line[1]}"
                 return _note_signal  # called instead of this at the next line
         return self._look
 
+    def _lose(self, unraisable: Any) -> None:
+        """Nothing can be raised from where an object is destroyed, whoever interrupts that."""
+        if isinstance(unraisable.exc_value, Interrupted):
+            self.interrupted = ""
+        else:
+            sys.__unraisablehook__(unraisable)
+
     def _raise(self, *_: Any) -> None:
         sys.settrace(None)
-        if not self.was_interrupted:
-            self.was_interrupted = True
-            raise Interrupted(self.line)
+        if not self.interrupted:
+            self.interrupted = self._line
+            raise Interrupted(self._line)

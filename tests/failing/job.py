@@ -85,7 +85,7 @@ class Turn:
             except (Exception, Interrupted) as problem:
                 told["raised"] = said(problem)
                 told["at"] = program.at
-        told |= {"interrupted": bool(self._lines and self._lines.was_interrupted), "stays": what_stays()}
+        told |= {"interrupted": self._lines.interrupted if self._lines else "", "stays": what_stays()}
         told["seconds"] = round(time.monotonic() - begin, 1)
         control.set(f"{self.name} ended {RANK}", "raised" if "raised" in told else "")
         self._end(program, told)

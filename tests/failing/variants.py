@@ -121,8 +121,9 @@ def problems(variant: Variant, told: Sequence[Mapping[str, Any]]) -> list[str]:
         if "end" in each:
             found.append(f"on rank {own} the groups do not end: {each['end']}")
     if call == LINE:
-        if told[rank]["interrupted"] != raised[rank].startswith("Interrupted: "):
-            found.append(f"rank {rank} does not get what the handler raised")
+        at = told[rank]["interrupted"]
+        if bool(at) != raised[rank].startswith("Interrupted: "):
+            found.append(f"rank {rank} does not get what the handler raised at {at}")
         for own, each in enumerate(told):
             if own != rank and raised[own] and not each["released"] and not re.match(OF_TRACEHOOK, raised[own]):
                 found.append(f"rank {own} raised what tracehook did not say")

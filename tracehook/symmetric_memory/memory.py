@@ -226,9 +226,9 @@ class SymmetricMemory:
         """
         with self._lock:
             gone = {pool for pool, used in self._users.items() if used.are_gone()}
+            devices = self._pools.forget(gone)
             for pool in gone:
                 del self._users[pool]
-            devices = self._pools.forget(gone)
         if devices and all([self._pools.give_up(device) for device in devices]):  # noqa: C419  # each of them
             _core.release_idle()
 

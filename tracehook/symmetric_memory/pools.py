@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections import defaultdict
 from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
@@ -53,7 +52,6 @@ class Pools:
         self._released: set[Any] = set()  # pools of captured graphs that are gone
         # For captured graphs, of pools that have ended. Graphs may live: so the next pool of the name has these.
         self._graphs: dict[tuple[str, int], _core.Pool] = {}
-        self._replaced: dict[int, list[Any]] = defaultdict(list)  # ids of torch's pools to give up, by device
         self._lock = threading.Lock()
         self._told = False
         # torch calls it on the thread that has no memory, with none of its locks held.
@@ -112,8 +110,8 @@ class Pools:
         """Let the next :meth:`release_cache` include the memory of captured graphs."""
         with self._lock:
             self._released.update(pair.graph for pair in self._pairs.values())
-            for (_, device), graph in self._graphs.items():
-                self._replaced[device] += graph.replace_idle()
+            for graph in self._graphs.values():
+                graph.replace_idle()
             self._graphs.clear()
 
     def forget(self, names: Set[str]) -> set[int]:
@@ -121,14 +119,15 @@ class Pools:
         with self._lock:
             ended = [key for key in self._pairs if key[0] in names]
             for key in ended:
-                pair = self._pairs.pop(key)
-                self._replaced[key[1]] += pair.eager.replace_idle()
+                pair = self._pairs[key]
+                pair.eager.replace_idle()
                 if pair.graph in self._released:
-                    self._replaced[key[1]] += pair.graph.replace_idle()
+                    pair.graph.replace_idle()
                     self._released.remove(pair.graph)
                 else:
                     self._graphs[key] = pair.graph
-            return {device for _, device in ended if self._replaced[device]}
+                del self._pairs[key]  # now: a signal's handler may raise at any line before
+            return {device for _, device in ended if _core.has_replaced_pools(device)}
 
     def release_cache(self, device: int, names: Set[str]) -> bool:
         """Make torch give back every segment of these pools of the device that holds no tensor.
@@ -143,9 +142,9 @@ class Pools:
         with self._lock:
             for (name, where), pair in self._pairs.items():
                 if where == device and name in names:
-                    self._replaced[device] += pair.eager.replace_idle()
+                    pair.eager.replace_idle()
                     if pair.graph in self._released:
-                        self._replaced[device] += pair.graph.replace_idle()
+                        pair.graph.replace_idle()
                         if not pair.graph.open():
                             self._released.remove(pair.graph)
         if not self.give_up(device):
@@ -158,10 +157,7 @@ class Pools:
         """Have torch give back what no tensor uses of pools that were replaced. See :meth:`release_cache`."""
         if not _core.quiet(device):
             return False
-        with self._lock:
-            replaced = self._replaced.pop(device, [])
-        for pool in replaced:
-            _core.drop_pool(device, pool)
+        _core.give_up_replaced_pools(device)
         return True
 
 

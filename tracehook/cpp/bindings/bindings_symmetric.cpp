@@ -392,13 +392,13 @@ void bind_symmetric(py::module_& module) {
         "quiet", [](int device) { return process().hook_library().quiet(device); }, NoGil(),
         "whether no pool of torch is begun on the device and no graph is captured; waits for the "
         "allocator's lock");
+    module.def("has_replaced_pools", &Pool::has_replaced);
     module.def(
-        "drop_pool",
-        [](int device, Pool::TorchId id) { process().hook_library().drop_pool(device, id.data()); },
-        NoGil());
+        "give_up_replaced_pools",
+        [](int device) { Pool::give_up_replaced(process().hook_library(), device); }, NoGil());
     // At exit and in a forked child the end of a torch.cuda.MemPool would call CUDA, and beside a
-    // scope or a capture it ends the process. So those that tracehook makes never end; drop_pool()
-    // gives their memory back.
+    // scope or a capture it ends the process. So those that tracehook makes never end, and their
+    // memory is given back when they are given up.
     module.def("keep_for_ever", [](const py::object& pool) { pool.inc_ref(); });
     module.def(
         "open_bank",

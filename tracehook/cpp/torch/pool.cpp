@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <optional>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -13,6 +15,34 @@ pid_t this_thread() noexcept {
     static thread_local const pid_t number = static_cast<pid_t>(syscall(SYS_gettid));
     return number;
 }
+
+// Here and not in Python, where a signal's handler may raise between any two lines: a pool that is
+// in neither list keeps its memory for ever.
+struct Replaced {
+    std::mutex mutex; // a leaf
+    std::map<int, std::vector<Pool::TorchId>> pools;
+
+    static Replaced& instance() {
+        static auto* const one = new Replaced; // threads may come after the exit has begun
+        return *one;
+    }
+
+    void add(int device, Pool::TorchId pool) {
+        const std::lock_guard guard(mutex);
+        pools[device].push_back(pool);
+    }
+
+    std::optional<Pool::TorchId> take(int device) {
+        const std::lock_guard guard(mutex);
+        std::vector<Pool::TorchId>& left = pools[device];
+        if (left.empty()) {
+            return std::nullopt;
+        }
+        const Pool::TorchId pool = left.back();
+        left.pop_back();
+        return pool;
+    }
+};
 
 } // namespace
 
@@ -132,13 +162,12 @@ bool Pool::abandon(std::uint32_t owner) {
     return true;
 }
 
-std::vector<Pool::TorchId> Pool::replace_idle() {
+void Pool::replace_idle() {
     const std::lock_guard guard(mutex_);
-    std::vector<TorchId> idle;
     for (auto pool = torch_pools_.begin(); pool != torch_pools_.end();) {
         const auto next = std::next(pool);
         if (pool->used.depth == 0) {
-            idle.push_back(pool->id);
+            Replaced::instance().add(device_, pool->id);
             if (pool->number != 0) {
                 abandoned_.splice(abandoned_.end(), torch_pools_, pool);
             } else {
@@ -147,7 +176,18 @@ std::vector<Pool::TorchId> Pool::replace_idle() {
         }
         pool = next;
     }
-    return idle;
+}
+
+bool Pool::has_replaced(int device) {
+    Replaced& all = Replaced::instance();
+    const std::lock_guard guard(all.mutex);
+    return !all.pools[device].empty();
+}
+
+void Pool::give_up_replaced(const HookLibrary& hook_library, int device) {
+    while (const std::optional<TorchId> pool = Replaced::instance().take(device)) {
+        hook_library.drop_pool(device, pool->data());
+    }
 }
 
 std::vector<Pool::Open> Pool::open() const {

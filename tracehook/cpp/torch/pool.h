@@ -56,9 +56,12 @@ class Pool {
     bool take_out(std::uint32_t owner);
     bool abandon(std::uint32_t owner);
 
-    // Forgets the pools of torch that no thread is in a scope of, and returns their ids: the next
-    // scopes get new ones.
-    std::vector<TorchId> replace_idle();
+    // Forgets the pools of torch that no thread is in a scope of: the next scopes get new ones.
+    void replace_idle();
+    // Those that any Pool of the device has forgotten: whether there are some, and to have torch
+    // give back what no tensor uses of them. The latter only while HookLibrary::quiet().
+    static bool has_replaced(int device);
+    static void give_up_replaced(const torch::HookLibrary& hook_library, int device);
     std::vector<Open> open() const;
 
     int device() const noexcept { return device_; }

@@ -1,4 +1,4 @@
-"""Lets a signal come while the main thread is at a chosen line of tracehook: its handler raises, as that of Ctrl-C does.
+"""A signal comes while the main thread is at a chosen line of tracehook: its handler raises, as that of Ctrl-C does.
 
 Python calls a handler where it looks for signals: where a function begins, a loop turns, or a call has returned. So the
 exception comes at the first such place after the line.

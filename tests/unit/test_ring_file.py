@@ -1,6 +1,5 @@
 """The file behind a ring: readable by another process at any time."""
 
-import sys
 import textwrap
 
 import pytest

@@ -26,11 +26,11 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Lines:
-    """Counts the different lines that the main thread reaches, and interrupts it at one of them."""
+    """Counts the different lines and functions that the main thread reaches, and interrupts it at one of them."""
 
     def __init__(self, ordinal: int = 0) -> None:
         self._ordinal = ordinal  # 0: only count
-        self._seen: set[tuple[str, int]] = set()
+        self._seen: set[tuple[str, int, str]] = set()
         self._line = ""  # the one that was chosen, once it is reached
         self.interrupted = ""  # where, once it was
 
@@ -51,17 +51,25 @@ class Lines:
         sys.unraisablehook = sys.__unraisablehook__
         signal.signal(signal.SIGINT, self._before)
 
-    def _enter(self, frame: FrameType, *_: Any) -> Any:
-        return self._look if frame.f_code.co_filename.startswith(HOME) else None
+    def _enter(self, frame: FrameType, event: str, _: Any) -> Any:
+        return self._look(frame, event, None) if frame.f_code.co_filename.startswith(HOME) else None
 
     def _look(self, frame: FrameType, event: str, _: Any) -> Any:
-        line = frame.f_code.co_filename.removeprefix(HOME), frame.f_lineno
-        if event == "line" and line not in self._seen:
-            self._seen.add(line)
+        place = frame.f_code.co_filename.removeprefix(HOME), frame.f_lineno, event
+        if event in ("call", "line") and place not in self._seen:
+            self._seen.add(place)
             if len(self._seen) == self._ordinal:
-                self._line = f"{line[0]}:{line[1]}"
-                return _note_signal  # called instead of this at the next line
+                self._line = f"{place[0]}:{place[1]} ({event})"
+                return self._arm(frame)
         return self._look
+
+    def _arm(self, frame: FrameType) -> Any:
+        """Have the signal noted at the next line of the frame. In no caller a trace function of Python comes first."""
+        caller = frame.f_back
+        while caller is not None:
+            caller.f_trace = None
+            caller = caller.f_back
+        return _note_signal
 
     def _lose(self, unraisable: Any) -> None:
         """Nothing can be raised from where an object is destroyed, whoever interrupts that."""

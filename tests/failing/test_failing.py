@@ -56,7 +56,7 @@ FOUND = {
     "ncclCommWindowDeregister": {"freed-while-registered"},
     "ncclCommWindowRegister": {"agreement-failed", "agreement-timeout", "registration-failed"},
     "ncclMemAlloc": {"agreement-failed"},
-    variants.LINE: {"agreement-failed", "agreement-timeout", "registration-failed"},
+    variants.LINE: {"agreement-failed", "agreement-timeout", "placement-refused", "registration-failed"},
 } | {f"rounds.{call}": {"agreement-failed", "agreement-timeout"} for call in STORE_CALLS}
 BROKEN = {
     "cudaIpcCloseMemHandle": {"I1"},

@@ -13,7 +13,7 @@ from tracehook.agreement.verdicts import RoundVerdict
 
 CALLS = "calls"  # the channel on which ranks compare whether calls run on registered memory
 _OVERRUN = 0xFFFFFFFF
-FORGOTTEN = "a call that it no longer knows, or made before windows counted"
+FORGOTTEN = "a call that it no longer knows (an exception ended its check, it was long ago, or no window counted yet)"
 
 # 1 + the window's ordinal (0: outside of all windows), and the offset in bytes, or None where only whether it is in a
 # window has to be equal. None: that buffer is the rank's own affair.

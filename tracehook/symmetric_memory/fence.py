@@ -63,11 +63,12 @@ def level() -> Steps:
 class Fence:
     """The fence of one registration: up while the ranks have to be level, down at the end."""
 
+    _is_up = False
+
     def __init__(self, communicator: _core.Communicator, own_flights: int | None = None) -> None:
         self._communicator = communicator
         # Calls in an open group of the thread that registers: they are not waited for.
         self._own_flights = communicator.own_flights if own_flights is None else own_flights
-        self._is_up = False
         self.next: int | None = None  # the number of the next call, if the ranks agreed on one
 
     def __enter__(self) -> Self:
@@ -78,6 +79,10 @@ class Fence:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Let the calls go on that waited."""
+        self.lower()
+
+    def __del__(self) -> None:
+        """The same: the handler of a signal may raise where ``__exit__`` begins."""
         self.lower()
 
     def lower(self) -> None:

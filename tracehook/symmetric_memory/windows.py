@@ -85,7 +85,8 @@ class GroupWindows(GroupRanks):
     ) -> int:
         """Have the ranks compare what they want, and register it. `more` says what else they have to have alike."""
         # Held, so that none goes back to the driver between the agreement and NCCL: the others would wait there.
-        if not _core.hold_segments(wanted):
+        held = _core.hold_segments(wanted)
+        if held is None:
             raise RegistrationError(
                 f"{self.about}: memory that needs a window was given back by another thread meanwhile",
                 advice="Let no other thread call tracehook.trim or empty the cache while a scope ends",
@@ -98,7 +99,7 @@ class GroupWindows(GroupRanks):
                 self._compare(communicator, fence, topic, entries, position, more)
                 return self._register(communicator, fence, wanted, position) if wanted else 0
         finally:
-            _core.unhold_segments(wanted)
+            held.let_go()
 
     def _compare(
         self,

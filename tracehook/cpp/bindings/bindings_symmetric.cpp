@@ -13,6 +13,8 @@
 #include <memory>
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
+#include <utility>
+#include <vector>
 
 namespace tracehook::bindings {
 
@@ -120,6 +122,38 @@ constexpr windows::LongWait kWithoutGil{
         }
         PyEval_RestoreThread(static_cast<PyThreadState*>(state));
     }};
+
+// Segments that are not given back to the driver while this lives: from before the ranks agree on
+// them until they are registered. No line of Python need come to let_go(): the handler of a signal
+// may raise before it.
+class HeldSegments {
+  public:
+    // Null, and none is held, if one is gone.
+    static std::unique_ptr<HeldSegments> of(std::vector<std::uint64_t> segments) {
+        windows::Bank& bank = process().bank();
+        return bank.windows_made(segments)
+                   ? std::make_unique<HeldSegments>(bank, std::move(segments))
+                   : nullptr;
+    }
+
+    HeldSegments(windows::Bank& bank, std::vector<std::uint64_t> segments)
+        : bank_(bank), segments_(std::move(segments)) {}
+    HeldSegments(const HeldSegments&) = delete;
+    HeldSegments& operator=(const HeldSegments&) = delete;
+    HeldSegments(HeldSegments&&) = delete;
+    HeldSegments& operator=(HeldSegments&&) = delete;
+    ~HeldSegments() { let_go(); }
+
+    void let_go() noexcept {
+        for (const std::uint64_t segment : std::exchange(segments_, {})) {
+            bank_.window_ended(segment);
+        }
+    }
+
+  private:
+    windows::Bank& bank_; // lives as long as the process
+    std::vector<std::uint64_t> segments_;
+};
 
 py::object find_member(std::uintptr_t pointer) {
     const registrar::CommunicatorPtr found =
@@ -420,16 +454,8 @@ void bind_symmetric(py::module_& module) {
         const auto segment = process().bank().find(address);
         return segment ? segment->id : 0;
     });
-    // While they are held they are not given back to the driver: from before the ranks agree on
-    // them until they are registered. False, and none is held, if one is gone.
-    module.def("hold_segments", [](const std::vector<std::uint64_t>& segments) {
-        return process().bank().windows_made(segments);
-    });
-    module.def("unhold_segments", [](const std::vector<std::uint64_t>& segments) {
-        for (const std::uint64_t segment : segments) {
-            process().bank().window_ended(segment);
-        }
-    });
+    py::class_<HeldSegments>(module, "HeldSegments").def("let_go", &HeldSegments::let_go);
+    module.def("hold_segments", &HeldSegments::of);
     module.def("release_idle", [] { return process().bank().release_idle(); }, NoGil());
     module.def("can_suspend", &nccl::can_suspend);
     module.def("last_refusal", [] { return process().bank().last_refusal(); });

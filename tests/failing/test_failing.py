@@ -129,7 +129,7 @@ def test_a_call_that_fails_leaves_no_rank_apart(tmp_path: Path, name: str, part:
 
 
 @pytest.mark.timeout(7200 if IS_WHOLE else 400)
-@pytest.mark.parametrize("name", KINDS if IS_WHOLE else ["virtual memory"])
+@pytest.mark.parametrize("name", ["virtual memory", "aliases"][: 1 + IS_WHOLE])
 def test_a_signal_at_any_line_leaves_the_process_usable(tmp_path: Path, name: str) -> None:
     """The program gets what the handler raised. It is in no scope then, nothing is registered, and memory is back."""
     run, made = counts(tmp_path, KINDS[name])

@@ -109,7 +109,7 @@ def problems(variant: Variant, told: Sequence[Mapping[str, Any]]) -> list[str]:
             found.append(f"rank {own} was left waiting")
         if not each["released"] and each["seconds"] > patience_of(variant) + DEADLINE + BEYOND:
             found.append(f"rank {own} took {each['seconds']} s")
-        if each["stays"]:
+        if each.get("stays"):
             found.append(f"rank {own} goes on with {each['stays']}")
         left = set(each["left"]) - ({"bytes", "pools"} if call in LEAVE_MEMORY else set())
         if left:
@@ -121,7 +121,7 @@ def problems(variant: Variant, told: Sequence[Mapping[str, Any]]) -> list[str]:
         if "end" in each:
             found.append(f"on rank {own} the groups do not end: {each['end']}")
     if call == LINE:
-        at = told[rank]["interrupted"]
+        at = told[rank].get("interrupted", "")
         if bool(at) != raised[rank].startswith("Interrupted: "):
             found.append(f"rank {rank} does not get what the handler raised at {at}")
         for own, each in enumerate(told):

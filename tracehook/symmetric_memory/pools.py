@@ -127,7 +127,7 @@ class Pools:
                 else:
                     self._graphs[key] = pair.graph
                 del self._pairs[key]  # now: a signal's handler may raise at any line before
-            return {device for _, device in ended if _core.has_replaced_pools(device)}
+            return {device for _, device in ended}
 
     def release_cache(self, device: int, names: Set[str]) -> bool:
         """Make torch give back every segment of these pools of the device that holds no tensor.

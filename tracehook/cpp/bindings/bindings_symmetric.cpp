@@ -426,7 +426,6 @@ void bind_symmetric(py::module_& module) {
         "quiet", [](int device) { return process().hook_library().quiet(device); }, NoGil(),
         "whether no pool of torch is begun on the device and no graph is captured; waits for the "
         "allocator's lock");
-    module.def("has_replaced_pools", &Pool::has_replaced);
     module.def(
         "give_up_replaced_pools",
         [](int device) { Pool::give_up_replaced(process().hook_library(), device); }, NoGil());

@@ -178,12 +178,6 @@ void Pool::replace_idle() {
     }
 }
 
-bool Pool::has_replaced(int device) {
-    Replaced& all = Replaced::instance();
-    const std::lock_guard guard(all.mutex);
-    return !all.pools[device].empty();
-}
-
 void Pool::give_up_replaced(const HookLibrary& hook_library, int device) {
     while (const std::optional<TorchId> pool = Replaced::instance().take(device)) {
         hook_library.drop_pool(device, pool->data());

@@ -58,9 +58,8 @@ class Pool {
 
     // Forgets the pools of torch that no thread is in a scope of: the next scopes get new ones.
     void replace_idle();
-    // Those that any Pool of the device has forgotten: whether there are some, and to have torch
-    // give back what no tensor uses of them. The latter only while HookLibrary::quiet().
-    static bool has_replaced(int device);
+    // Has torch give back what no tensor uses of those that any Pool of the device has forgotten.
+    // Only while HookLibrary::quiet().
     static void give_up_replaced(const torch::HookLibrary& hook_library, int device);
     std::vector<Open> open() const;
 

@@ -14,7 +14,10 @@ from typing import NamedTuple
 
 STEPS = 7
 FAULTS = ("early", "leave", "skip", "receive", "swap", "stop", "spin", "forget")
-MORE_FAULTS = (*("twice", "group", "peer", "part", "turn", "late", "step", "again", "fewer", "more", "kernel", "exit"),)
+MORE_FAULTS = (
+    *("twice", "group", "peer", "part", "turn", "late", "step", "again", "fewer", "more", "kernel", "exit", "stranger"),
+)
+_STRANGER = -2  # in place of a peer: any other rank
 SHAPES = (  # stages, replicas, ranks of tensor parallelism
     *((1, 2, 1), (2, 1, 1), (1, 2, 2), (2, 2, 1), (2, 1, 2), (4, 1, 1), (1, 4, 1), (3, 2, 1)),
     *((2, 2, 2), (4, 2, 1), (4, 1, 2), (2, 4, 1), (1, 4, 2), (8, 1, 1)),
@@ -113,6 +116,10 @@ def plant(
     for culprit in culprits:
         changed = _CHANGES[fault](chance, steps[culprit], when)
         if changed is not None:
+            if fault == "stranger":
+                others = [rank for rank in program.members("pp", culprit) if rank != culprit]
+                peer = chance.choice(others)
+                changed = [act._replace(peer=peer) if act.peer == _STRANGER else act for act in changed]
             program.acts[culprit] = [*changed, *last]
             program.fault, program.culprit = fault, culprit
             return
@@ -319,6 +326,10 @@ def _peer(chance: random.Random, steps: list[list[Act]], when: int) -> list[Act]
     return _replaced(chance, steps, when, "send recv", elsewhere)
 
 
+def _stranger(chance: random.Random, steps: list[list[Act]], when: int) -> list[Act] | None:
+    return _replaced(chance, steps, when, "send recv", lambda act: [act._replace(peer=_STRANGER)])
+
+
 def _late(_: random.Random, steps: list[list[Act]], when: int) -> list[Act] | None:
     made = [act for act in steps[when] if act.kind == "make" or act.group == "made"]
     rest = [act for act in steps[when] if act not in made]
@@ -364,4 +375,5 @@ _CHANGES: dict[str, Change] = {
     "more": _several(2, whole=False),
     "kernel": _kernel,
     "exit": _ends("exit"),
+    "stranger": _stranger,
 }

@@ -14,7 +14,12 @@ def draw(seed: int, shape: str, ends: bool) -> Program:
     """Return the program of a seed. `ends`: each rank ends in order behind its last call, and waits for nobody."""
     chance = random.Random(f"{shape} {seed}")
     ranks = chance.choice((3, 4, 5, 6, 8))
-    groups = {"world": [list(range(ranks))], "pp": [list(range(ranks))]}
+    everyone = list(range(ranks))
+    groups = {"world": [everyone], "pp": [everyone]}
+    if shape == "chain":
+        groups["even"], groups["odd"] = (
+            [everyone[max(at, 0) : at + 2] for at in range(-odd, ranks, 2)] for odd in (0, 1)
+        )
     steps: Steps = [[[] for _ in range(STEPS)] for _ in range(ranks)]
     every, syncs = chance.choice((1, 2, 3)), chance.choice(("often", "step", "never"))
     SHAPES[shape](chance, ranks, steps)
@@ -95,10 +100,58 @@ def _tree(_: random.Random, ranks: int, steps: Steps) -> None:
                 apart *= 2
 
 
+def _served(chance: random.Random, ranks: int, steps: Steps) -> None:
+    """Rank 0 takes from each rank in turn, and then gives to each in turn, as a parameter server does."""
+    rounds, answers = chance.randint(1, 2), chance.choice(("last", "at once"))
+    for rank, own in enumerate(steps):
+        for step in own:
+            for _ in range(rounds):
+                if rank:
+                    step += [_send(0), _recv(0)]
+                elif answers == "at once":
+                    step += [act for other in range(1, ranks) for act in (_recv(other), _send(other))]
+                else:
+                    step += [*map(_recv, range(1, ranks)), *map(_send, range(1, ranks))]
+
+
+def _halo(_: random.Random, ranks: int, steps: Steps) -> None:
+    """Neighbours exchange their borders: first those to the right of even ranks, then those to their left."""
+    for rank, own in enumerate(steps):
+        for step in own:
+            for parity in (0, 1):
+                peer = rank + 1 if rank % 2 == parity else rank - 1
+                if 0 <= peer < ranks:
+                    step.append(Act("batch", "pp", inner=(_send(peer), _recv(peer))))
+
+
+def _cube(_: random.Random, ranks: int, steps: Steps) -> None:
+    """Each rank exchanges with those whose number differs in one bit."""
+    for rank, own in enumerate(steps):
+        for step in own:
+            for bit in (1, 2, 4):
+                if (peer := rank ^ bit) < ranks:
+                    step.append(Act("batch", "pp", inner=(_send(peer), _recv(peer))))
+
+
+def _chain(chance: random.Random, ranks: int, steps: Steps) -> None:
+    """Neighbours sum in groups of two that overlap."""
+    rounds = chance.randint(1, 2)
+    for rank, own in enumerate(steps):
+        for step in own:
+            for parity in (0, 1) * rounds:
+                first = rank if rank % 2 == parity else rank - 1
+                if 0 <= first < ranks - 1:
+                    step.append(Act("all_reduce", ("even", "odd")[parity]))
+
+
 SHAPES: dict[str, Callable[[random.Random, int, Steps], None]] = {
     "ring": _ring,
     "interleaved": _interleaved,
     "both ways": _both_ways,
     "gathered": _gathered,
     "tree": _tree,
+    "served": _served,
+    "halo": _halo,
+    "cube": _cube,
+    "chain": _chain,
 }

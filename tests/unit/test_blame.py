@@ -326,6 +326,24 @@ def test_who_waits_without_nccl_waits_for_its_group(groups, named):
 
 
 @pytest.mark.parametrize(
+    ("calls", "functions", "named"),
+    [
+        ((3, 4), {0: "recv"}, {0, 1}),
+        ((3, 4, 4), {0: "recv"}, {0, 1, 2}),
+        ((3, 3, 4), {0: "recv", 1: "send"}, {2}),
+        ((3, 4, 3), {0: "send"}, {2}),
+    ],
+)
+def test_who_receives_without_nccl_is_not_the_only_one_that_may_be_wrong(calls, functions, named):
+    """A rank forgot to send, and went on to a collective: that one may be wrong, and so may the one that receives."""
+    made = job(len(calls), {"world": [list(range(len(calls)))]}, lambda rank: ["world"] * calls[rank])
+    (finding,) = blame.findings(in_group_calls(made, functions))
+    assert set(finding.ranks) >= named
+    assert ("cannot tell" in finding.message) == (len(named) > 1), finding.message
+    assert finding.ranks[0] in named
+
+
+@pytest.mark.parametrize(
     ("agreeing", "calls", "culprit", "told"),
     [
         (

@@ -24,7 +24,7 @@ from tracehook.audit.chains import ends
 from tracehook.audit.devices import stopped
 from tracehook.audit.finding import OUTSIDE, UNDECIDED, Finding
 from tracehook.audit.leavers import WentOn, beside, leavers, missed, went_on
-from tracehook.audit.programs import by_number, culprits, is_behind
+from tracehook.audit.programs import by_number, culprits, in_its_place, is_behind
 from tracehook.audit.semaphores import named
 from tracehook.audit.waits import given_up, waits
 from tracehook.audit.words import is_same_call, kind, since, told_call, told_wait, whom
@@ -272,6 +272,8 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
         circle = [of_number[number] for number in end if number not in done]
         if not circle:
             continue
+        if len(circle) == 1:
+            circle = in_its_place(job, circle[0], waiting) or circle
         suspects = circle if len(circle) == 1 else culprits(job, circle, waiting)
         # Who ended by itself is named for that; that others wait for it follows.
         if any(process.failed or (process.rank is not None and process.rank in blamed) for process in suspects):
@@ -292,7 +294,7 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
             out.append(_too_far_apart(job, suspects[0], its))
         elif len(suspects) == 1:
             told = _told_missing(job, suspects[0], its, waiting.get(suspects[0].number))
-            out.append(_doubted(told, _behind(job, suspects[0])))
+            out.append(_doubted(told, _behind(job, suspects[0], waiting.get(suspects[0].number, ()))))
         else:
             out.append(_told_circle(job, suspects, waiting))
     return out
@@ -336,11 +338,12 @@ def _too_far_apart(job: Callers, slow: Caller, its: Sequence[Wait]) -> Finding:
     return replace(_finding("rank-missing", message, [], its[0].comm, slow.moved_ns), advice=_COMPARE)
 
 
-def _behind(job: Callers, suspect: Caller) -> list[Caller]:
-    """Return of whose devices nobody knows where they stand, if the suspect may wait for one of them."""
+def _behind(job: Callers, suspect: Caller, its: Sequence[Wait]) -> list[Caller]:
+    """Return of whose devices nobody knows where they stand, if the suspect may wait for one of them. `its`: waits."""
     others = [each for each in job.processes if each is not suspect]
     behind = [each for each in others if each.is_far_behind]
-    return behind if suspect.number in (job.standing or ()) or len(behind) == len(others) else []
+    chain = {suspect.number, *(each.number for wait in its for each in wait.missing)}
+    return behind if chain & (job.standing or set()) or len(behind) == len(others) else []
 
 
 def _doubted(found: Finding, far_behind: Sequence[Caller]) -> Finding:

@@ -15,7 +15,8 @@ from tracehook.audit.called import Caller, Callers, Step, Wait
 from tracehook.log.calls import MAKING, ON_HOST, Call, Calls
 
 AGREEMENT = "agreement of tracehook"
-_OF_TWO = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "destroy_process_group")  # or of one rank
+_NOBODY = ("", "isend", "irecv", "batch_isend_irecv", "destroy_process_group")  # waits in these, or only for itself
+_ANSWERS = {"send": "recv", "recv": "send"}
 
 
 def in_agreements(job: Callers, processes: Iterable[Caller], without: Caller | None = None) -> Iterator[Wait]:
@@ -43,7 +44,7 @@ def in_functions(processes: Iterable[Caller], in_nccl: Collection[int]) -> dict[
         # Where not all calls were counted, it may wait in one of NCCL.
         is_counted = not process.uncounted and not any(calls.adopted for calls in process.parts.values())
         is_known = is_counted and not process.making
-        if is_known and process.number not in in_nccl and process.group_call not in ("", *_OF_TWO):
+        if is_known and process.number not in in_nccl and process.group_call not in _NOBODY:
             there[process.group_call].append(process)
     return there
 
@@ -51,19 +52,23 @@ def in_functions(processes: Iterable[Caller], in_nccl: Collection[int]) -> dict[
 def on_hosts(job: Callers, without: Caller | None = None) -> Iterator[Wait]:
     """Yield who waits in such a function, for those of its group that are not in it.
 
-    Which of its groups without NCCL that is, is not known: of these and all ranks, that in which the fewest miss.
+    Which of its groups without NCCL that is, is not known: of these and all ranks, that in which the fewest miss. Who
+    sends or receives waits for one of them.
     """
     for function, its in job.in_functions.items():
-        there = {process.number for process in its}
+        answers = job.in_functions.get(_ANSWERS.get(function, ""), ())
+        there = {process.number for process in (*its, *answers)}
         absent = [each for each in job.processes if each.rank is not None and each.number not in there]
         for process in its:
             of_groups = (
                 [each for each in absent if each.rank in ranks] for ranks, is_nccl in process.groups if not is_nccl
             )
             fewest = min(filter(None, (absent, *of_groups)), key=len, default=absent)
+            of_one = function in _ANSWERS
             missing = tuple(each for each in fewest if each is not without)
-            if missing and process is not without:
-                yield Wait(process, "", _on_host(process, function), 0, missing, 0, True)
+            if missing and process is not without and not (of_one and without in fewest):
+                some = int(of_one and len(missing) > 1)
+                yield Wait(process, "", _on_host(process, function), 0, missing, 0, True, some)
 
 
 def making(job: Callers, process: Caller, own: Calls) -> Wait | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ _BEHIND = 2  # a rank may be so many calls behind another one of the same progra
 # often, and always. Only these many calls are looked at, and only in a circle of so many ranks.
 _DEPARTURES = ((3, 3), (5, 1))
 _LOOKED_AT, _MOST_RANKS = 256, 32
+_NEVER = 1 << 62  # behind all calls
 
 Token = tuple[int, int, int, int]
 Program = tuple[tuple[int, Token], ...]  # the calls that are remembered, with their places in the order of the process
@@ -79,7 +80,7 @@ class _Comparison(NamedTuple):
         Who came apart before that runs another program. And without such a call, a few messages that are alike say
         little: stages of a pipeline all receive and send.
         """
-        is_much = until > 0 or self.collectives >= _LEAST or self.agreed >= _LEAST_NEW
+        is_much = until > 0 or self.collectives >= _LEAST
         return self.place is None or (self.place > until and is_much)
 
 
@@ -91,7 +92,7 @@ def _compare(one: Program, other: Mapping[int, Token]) -> _Comparison | None:
         if place in other:
             if other[place] != token:
                 new = sum(each not in alike and each[1] != MAKING for each in (token, other[place]))
-                is_one = agreed >= (_LEAST, _LEAST_NEW, 1 << 62)[new]
+                is_one = agreed >= (_LEAST, _LEAST_NEW, _NEVER)[new]
                 return _Comparison(agreed, collectives, place) if is_one else None
             alike.add(token)
             agreed += 1
@@ -130,11 +131,13 @@ def culprits(
     suspects = [each for each in suspects if each in reading] or suspects
     if any(wait.some for process in circle for wait in waiting.get(process.number, ())):
         return suspects  # for whom they wait is not known, so it means nothing who made another call
-    since = _open_since(job, waiting)
-    for narrowed in (_differing, odd_ones):
-        suspects = narrowed(job, suspects, since if is_hang else dict.fromkeys(since, 0)) or suspects
+    since, until = _open_since(job, waiting), _stands_at(waiting)
+    asked = since if is_hang else dict.fromkeys(since, 0)
+    suspects = _differing(job, suspects, asked, until if is_hang else {}, both=True) or suspects
+    suspects = odd_ones(job, suspects, asked) or suspects
     if 1 < len(suspects) <= _MOST_RANKS:
-        suspects = _departing(job, suspects, since, waiting) or suspects
+        suspects = _departing(job, suspects, since, until) or suspects
+    suspects = _differing(job, suspects, asked, until if is_hang else {}, both=False) or suspects
     makes = [wait for its in waiting.values() for wait in its if wait.step.kind == MADE]
     if 1 < len(suspects) <= _MOST_RANKS and makes:
         all_go_on = [each for each in suspects if not waits_without(job, each)]
@@ -160,68 +163,90 @@ def explains(job: Callers, process: Caller, waiting: Mapping[int, Sequence[Wait]
     return go_on(by_number(by_process(waits_without(job, process))), waiting)
 
 
+def in_its_place(job: Callers, idle: Caller, waiting: Mapping[int, Sequence[Wait]]) -> list[Caller]:
+    """Return who can be the only one that is wrong, if that process, for whom others wait, can't; each waits, too."""
+    if len(job.processes) > _MOST_RANKS or explains(job, idle, waiting):
+        return []
+    awaited = {each.number for its in waiting.values() for wait in its for each in wait.missing}
+    held = [each for each in job.processes if each.number in awaited & waiting.keys()]
+    return [each for each in held if explains(job, each, waiting)]
+
+
 def by_number(waiting: Mapping[int, Sequence[Wait]]) -> dict[int, list[tuple[int, ...]]]:
     """Return the numbers of those who are missing in the calls in which processes wait."""
     same = {id(wait.missing): tuple(each.number for each in wait.missing) for its in waiting.values() for wait in its}
     return {number: [same[id(wait.missing)] for wait in its] for number, its in waiting.items()}
 
 
-def _differing(job: Callers, suspects: Sequence[Caller], since: Since) -> list[Caller]:
-    """Return who of the suspects came apart from the rank with which it agreed longest."""
-    runs = Counter(map(_program, job.processes))
+def _stands_at(waiting: Mapping[int, Sequence[Wait]]) -> dict[int, int]:
+    """Return of each process that waits the last call in which its device does, in its order.
+
+    What a rank called behind that call holds nobody up.
+    """
+    its_own = {
+        number: [wait for wait in its if wait.step.kind not in (MADE, HOST)] or its for number, its in waiting.items()
+    }
+    return {number: max(map(_place, its)) for number, its in its_own.items()}
+
+
+def _place(wait: Wait) -> int:
+    """Return where that wait stands in the order of its process; a host stands behind its last call."""
+    return wait.step.call.order + (wait.step.kind in (MADE, HOST))
+
+
+def _differing(
+    job: Callers, suspects: Sequence[Caller], since: Since, until: Mapping[int, int], both: bool
+) -> list[Caller]:
+    """Return who of the suspects came apart from the rank with which it agreed longest, before it waited.
+
+    `both`: before that other rank waited, too. Else the other one may be wrong, where calls differ in their peers only.
+    """
+    runs: dict[Program, list[int]] = defaultdict(list)  # until where each of these ranks came
+    for process in job.processes:
+        runs[_program(process)].append(until.get(process.number, _NEVER))
     differing = []
     for process in suspects:
-        mine = _program(process)
-        others = [dict(program) for program, count in runs.items() if program != mine or count > 1]
-        found = (_compare(mine, other) for other in others)
-        compared = [each for each in found if each is not None and each.is_known(since[process.number])]
-        stays = max((each.agreed for each in compared if each.place is None), default=0)
-        if any(each.place is not None and each.agreed > stays + _BEHIND for each in compared):
+        mine, end = _program(process), until.get(process.number, _NEVER)
+        others = [(dict(program), max(its)) for program, its in runs.items() if program != mine or len(its) > 1]
+        found = ((_compare(mine, other), min(end, its if both else _NEVER)) for other, its in others)
+        compared = [(each, its) for each, its in found if each is not None and each.is_known(since[process.number])]
+        stays = max((each.agreed for each, _ in compared if each.place is None), default=0)
+        apart = ((each.agreed, each.place <= its) for each, its in compared if each.place is not None)
+        if any(is_reached and agreed > stays + _BEHIND for agreed, is_reached in apart):
             differing.append(process)
     return differing
 
 
-def _departing(
-    job: Callers, suspects: Sequence[Caller], since: Since, waiting: Mapping[int, Sequence[Wait]]
-) -> list[Caller]:
+def _departing(job: Callers, suspects: Sequence[Caller], since: Since, until: Mapping[int, int]) -> list[Caller]:
     """Return who of the suspects departs from what it did before, if nobody departs who is none of them.
 
-    Nobody does if one of them no longer remembers all calls in which that may be. What a rank called behind the call in
-    which its device waits holds nobody up.
+    Nobody does if one of them no longer remembers all calls in which that may be.
     """
-    on_devices = {
-        number: [wait for wait in its if wait.step.kind not in (MADE, HOST)] for number, its in waiting.items()
-    }
-    until = {number: max(wait.step.call.order for wait in its or waiting[number]) for number, its in on_devices.items()}
     if any(each.remembered_since > since[each.number] + 1 for each in suspects):
         return []
     others = [each for each in job.processes if each not in suspects][:_MOST_RANKS]
     innocent = {way for each in others for way in _departures(each, since[each.number], *_DEPARTURES[-1])}
+    found = set()
     for context, seen in _DEPARTURES:
         if seen == 1 and any(each.remembered_since for each in suspects):
             continue
-        departing = [
-            each
+        found |= {
+            each.number
             for each in suspects
-            if _departures(each, since[each.number], context, seen, until.get(each.number, 1 << 62)) - innocent
-        ]
-        if 0 < len(departing) < len(suspects):
-            return departing
-    return []
+            if _departures(each, since[each.number], context, seen, until.get(each.number, _NEVER)) - innocent
+        }
+    return [each for each in suspects if each.number in found] if len(found) < len(suspects) else []
 
 
 def _open_since(job: Callers, waiting: Mapping[int, Sequence[Wait]]) -> dict[int, int]:
     """Return of each process the last call to which all came, in its order: until there nobody was wrong."""
     since = dict.fromkeys((process.number for process in job.processes), 0)
-    stuck = {
-        number: min(wait.step.call.order + (wait.step.kind in (MADE, HOST)) for wait in its)
-        for number, its in waiting.items()
-    }
+    stuck = {number: min(map(_place, its)) for number, its in waiting.items()}
     for members in job.members.values():
         if len(members) == len(job.processes):
             past = {
                 each.process.number: each.calls.collectives
-                - sum(call.order >= stuck.get(each.process.number, 1 << 62) for call in each.calls.last)
+                - sum(call.order >= stuck.get(each.process.number, _NEVER) for call in each.calls.last)
                 for each in members.values()
             }
             alike = min(past.values())
@@ -249,7 +274,7 @@ def _departures(
     for at, token in enumerate(tokens):
         same = [0, *(same[place] + 1 if tokens[place] == tokens[at - 1] else 0 for place in range(at - 1))]
         alike = sorted(same[:at])[-seen:][0] if at >= seen else 0
-        is_open = since < steps[at].call.order <= (1 << 62 if until is None else until)
+        is_open = since < steps[at].call.order <= (_NEVER if until is None else until)
         if is_open and alike >= context and token in tokens[:at]:
             followed = {tokens[place] for place in range(at) if same[place] >= alike}
             is_habit = until is not None and any(

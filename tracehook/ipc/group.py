@@ -240,13 +240,13 @@ class PeerGroup:
         IMPORTS.return_unused()
 
     def close(self) -> None:
-        """Unmap the peers' memory and tell them. A second call does nothing.
+        """Unmap the peers' memory and tell them. A second call does nothing, unless the first one was interrupted.
 
         Returns when this rank has unmapped all memory, except memory on which torch tensors still lie. It holds its own
         memory, in the background, until the peers have unmapped it or ended.
         """
         with self._lock:
-            if self._unusable is not None:
+            if self.is_closing:
                 return
             self._unusable = "it was closed"
             links = [peer.link for peer in self._peers.by_rank.values()]
@@ -299,6 +299,7 @@ class PeerGroup:
     def after_fork_in_child(self) -> None:
         """Close the parent's sockets, so that its peers see *its* end; and never use the rest."""
         self._unusable = _FORKED
+        self.is_closing = True
         self._lock = threading.RLock()
         self._connector.close()
         for peer in self._peers.by_rank.values():

@@ -550,8 +550,23 @@ def mapped_files() -> tuple[list[str], list[str]]:
     return maps, sorted(file for file in files if "tracehook-alarms-" not in file)
 
 
+class Interrupted:
+    """A Connector in whose first end a signal's handler raises."""
+
+    def __init__(self, connector: Any) -> None:
+        self.connector = connector
+        self.ends = 0
+
+    def close(self) -> None:
+        """Raise, then close."""
+        self.ends += 1
+        if self.ends == 1:
+            raise KeyboardInterrupt
+        self.connector.close()
+
+
 def nothing_left() -> None:
-    """After close() the process has the mappings and descriptors that it had before."""
+    """After close() the process has the mappings and descriptors that it had before, also if a call was interrupted."""
     torch.cuda.synchronize()
     with tracehook.symmetric():
         pooled = torch.empty(MB, dtype=torch.float32, device=device)
@@ -564,6 +579,10 @@ def nothing_left() -> None:
             theirs = group.exchange({peer: [mine, pooled, words] for peer in OTHERS})
         tell(values=[value(all_of(theirs[peer])[0]) for peer in OTHERS], more=len(mapped_files()[0]) - len(maps))
         meet()
+        if RANK == 1:
+            group._connector = Interrupted(group._connector)  # type: ignore[assignment]
+            with contextlib.suppress(KeyboardInterrupt):
+                group.close()
     del theirs
     tell(maps=len(mapped_files()[0]) - len(maps))
     tell(files=until(lambda: mapped_files()[1] == files), names=[mapped_files()[1], files])

@@ -17,7 +17,8 @@ from tracehook.symmetric_memory.scope import NO_SCOPE
 if TYPE_CHECKING:
     from torch import nn
 
-_served: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # a second hook would find nothing to do, and stay for ever
+# Reducers, because a copy of a model has one of its own. A second hook would find nothing to do, and stay for ever.
+_served: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _refuse_uneven(module: Any, inputs: Any) -> None:  # noqa: ARG001
@@ -57,24 +58,31 @@ def apply(model: nn.Module) -> None:
             "`with tracehook.symmetric(group)` instead"
         )
 
-    def rebuild(module: Any, inputs: Any) -> None:  # noqa: ARG001
-        """Do in a scope what the forward would do next."""
-        import torch
+    if model.reducer not in _served:
+        _served.add(model.reducer)
+        model.register_forward_pre_hook(_rebuild)
 
-        if not torch.is_grad_enabled():
-            return
-        if module._join_config.enable:
-            hook.remove()
-            return
-        gc.collect()  # a model before this one may be garbage that holds buckets, and go at another moment on each rank
-        scope = symmetric(module.process_group, disabled=module.device.type != "cuda", operation="all_reduce")
-        with scope:
-            is_done = module.reducer._rebuild_buckets()
-        if is_done:
-            hook.remove()
-        if is_done and scope is not NO_SCOPE:
-            module.register_forward_pre_hook(_refuse_uneven)
 
-    if model not in _served:
-        _served.add(model)
-        hook = model.register_forward_pre_hook(rebuild)
+def _rebuild(module: Any, inputs: Any) -> None:  # noqa: ARG001
+    """Do in a scope what the forward would do next. No closure, because a model is copied and pickled."""
+    import torch
+
+    if not torch.is_grad_enabled():
+        return
+    if module._join_config.enable:
+        _rebuild_no_more(module)
+        return
+    gc.collect()  # a model before this one may be garbage that holds buckets, and go at another moment on each rank
+    scope = symmetric(module.process_group, disabled=module.device.type != "cuda", operation="all_reduce")
+    with scope:
+        is_done = module.reducer._rebuild_buckets()
+    if is_done:
+        module._has_rebuilt_buckets = True  # the forward will not see it, and ZeRO's hooks wait for it
+        _rebuild_no_more(module)
+    if is_done and scope is not NO_SCOPE:
+        module.register_forward_pre_hook(_refuse_uneven)
+
+
+def _rebuild_no_more(module: nn.Module) -> None:
+    for number in [number for number, hook in module._forward_pre_hooks.items() if hook is _rebuild]:
+        del module._forward_pre_hooks[number]

@@ -1,5 +1,8 @@
 """What the drop-ins for training say where they cannot help. What they do: tests/rehearsal/test_training.py."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -32,6 +35,23 @@ def test_ddp_that_keeps_its_first_buckets() -> None:
         model = DistributedDataParallel(nn.Linear(2, 2), find_unused_parameters=True)
         with pytest.raises(ValueError, match=r"keeps its first buckets: make it inside of `with tracehook\.symmetric"):
             tracehook.ddp.apply(model)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_ddp_a_copy_waits_for_its_own_buckets() -> None:
+    """A model is copied and pickled as without tracehook; each copy makes its buckets, and no hook stays on any."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(nn.Linear(2, 2))
+        tracehook.ddp.apply(model)
+        copies = [model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+        tracehook.ddp.apply(copies[1])
+        for each in copies[::-1]:
+            for _ in range(3):
+                each(torch.ones(1, 2)).sum().backward()
+            assert each._has_rebuilt_buckets
+            assert not each._forward_pre_hooks
     finally:
         dist.destroy_process_group()
 

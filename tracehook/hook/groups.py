@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tracehook.hook import registrants
 from tracehook.hook.group_names import name_of
 from tracehook.hook.job import attempt
+from tracehook.hook.torch_modes import nothing_on, past_modes
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
@@ -260,8 +262,8 @@ def make_communicator(group: ProcessGroup | None, found: GroupFacts) -> None:
     # would wait for each other on this communicator: torch would make none for each pair of ranks any more.
     # Not on the current stream: there another thread may run collectives of another group. If the order of the two
     # differs between ranks, each waits for the other.
-    with torch.cuda.stream(torch.cuda.Stream(found.device)):
-        found.backend.allreduce([torch.empty(0, dtype=torch.uint8, device=torch.device("cuda", found.device))]).wait()
+    with past_modes(), torch.cuda.stream(torch.cuda.Stream(found.device)):
+        found.backend.allreduce([nothing_on(found.device)]).wait()
         if group is not None and not communicator_pointer(found):
             dist.barrier(group, device_ids=[found.device])  # some groups wait for a collective nevertheless
 
@@ -323,11 +325,16 @@ def _nccl_backend(group: Any) -> Any | None:
     return backend if hasattr(backend, "_comm_ptr") else None
 
 
-def _cuda_backend(group: Any) -> Any | None:
+@functools.cache  # a mode of the program sees each one that is made
+def _cuda() -> Any:
     import torch
 
+    return torch.device("cuda")
+
+
+def _cuda_backend(group: Any) -> Any | None:
     try:
-        backend = group._get_backend(torch.device("cuda"))
+        backend = group._get_backend(_cuda())
     except RuntimeError:
         return None  # a group without a CUDA backend
     # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a wrapper around it.

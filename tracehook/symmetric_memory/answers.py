@@ -73,6 +73,19 @@ def local(tensor: Any) -> Any:
     return getattr(tensor, "_local_tensor", tensor)
 
 
+def place(tensor: Tensor) -> tuple[int, int] | None:
+    """Return where a tensor lies: the address of its first element, and the bytes from there to the end of its last.
+
+    None: it has no such place. It is sparse or nested, or only stands for a tensor, as a fake one does.
+    """
+    try:
+        if tensor.is_nested or tensor.untyped_storage().device != tensor.device:
+            return None
+        return tensor.data_ptr(), span(tensor)
+    except RuntimeError:
+        return None
+
+
 def span(tensor: Tensor) -> int:
     """Bytes from the first to the last element."""
     if tensor.numel() == 0:

@@ -10,7 +10,7 @@ from tracehook import _core
 from tracehook.hook.groups import NO_GROUP, any_exists
 from tracehook.nccl.paths import Path, path_of
 from tracehook.policies.base import Answer
-from tracehook.symmetric_memory.answers import ENDED, Asked, Explanation, path_without_windows, span
+from tracehook.symmetric_memory.answers import ENDED, Asked, Explanation, path_without_windows, place
 from tracehook.symmetric_memory.pools import Pools
 from tracehook.symmetric_memory.surroundings import surroundings
 from tracehook.symmetric_memory.windows import GroupWindows
@@ -120,7 +120,8 @@ def _path(asked: Asked, tensor: torch.Tensor, found: GroupWindows | None, answer
 
 
 def _in_window(tensor: torch.Tensor, communicator: _core.Communicator | None) -> bool:
-    return bool(communicator is not None and tensor.is_cuda and communicator.holds(tensor.data_ptr(), span(tensor)))
+    at = place(tensor) if tensor.is_cuda else None
+    return at is not None and communicator is not None and bool(communicator.holds(*at))
 
 
 def _counted(operation: str, tensor: torch.Tensor, source: torch.Tensor, ranks: int) -> int:

@@ -14,10 +14,10 @@ from tracehook.hook import registration
 from tracehook.hook.service import service
 from tracehook.nccl.paths import check_names
 from tracehook.symmetric_memory import state
-from tracehook.symmetric_memory.answers import Asked, Explanation, local, path_without_windows, span
+from tracehook.symmetric_memory.answers import Asked, Explanation, local, path_without_windows, place, span
 from tracehook.symmetric_memory.handle import handle
 from tracehook.symmetric_memory.scope import NO_SCOPE, NoScope, left_to_python
-from tracehook.symmetric_memory.state import Switch, existing, holders, scopes, scopes_of_others
+from tracehook.symmetric_memory.state import Switch, existing, holders, ordinary_types, scopes, scopes_of_others
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype
@@ -77,7 +77,7 @@ def symmetric(
     Raises:
         TypeError: `group` or `communicator` is none, or a hint has another type.
         ValueError: `communicator` has no handle yet, or the program gave a group too; or `operation` is none.
-        RuntimeError: tracehook does not know the communicator, or its ranks have no store.
+        RuntimeError: tracehook does not know the communicator, its ranks have no store, or the group has no NCCL.
 
     At its end the scope raises
 
@@ -206,14 +206,17 @@ def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None, *, communica
         memory = existing() if tensor.is_cuda else None
         (windows,) = memory.chosen(group, communicator) if memory is not None else (None,)
         found = windows.communicator() if windows is not None else None
-        return found is not None and found.holds(tensor.data_ptr(), span(tensor))
+        at = place(tensor)
+        return found is not None and at is not None and found.holds(*at)
     if group is None and Switch.members is not None:
         group = Switch.members.WORLD
     holder = holders.get(id(group))
-    if holder is None or holder[0]() is not group:
+    if holder is None or holder[0]() is not group or type(tensor) not in ordinary_types:
         return _is_symmetric(tensor, group)
-    holds: bool = holder[1](tensor.data_ptr(), tensor.nbytes if tensor.is_contiguous() else span(tensor))
-    return holds or (local(tensor) is not tensor and is_symmetric(local(tensor), group))
+    try:
+        return bool(holder[1](tensor.data_ptr(), tensor.nbytes if tensor.is_contiguous() else span(tensor)))
+    except RuntimeError:
+        return _is_symmetric(tensor, group)  # it has no address
 
 
 def _is_symmetric(tensor: Tensor, group: ProcessGroup | None) -> bool:
@@ -221,9 +224,13 @@ def _is_symmetric(tensor: Tensor, group: ProcessGroup | None) -> bool:
     found = Switch.memory.holder(group) if Switch.memory is not None and tensor.is_cuda else None
     if found is None:
         return False
+    import torch
+
+    ordinary_types.update((torch.Tensor, torch.nn.Parameter))
     if group is not None:
         holders[id(group)] = (weakref.ref(group), found)
-    return bool(found(mine.data_ptr(), span(mine)))
+    at = place(mine)
+    return at is not None and bool(found(*at))
 
 
 def explain(
@@ -273,6 +280,12 @@ def explain(
         answer = Explanation(False, "not_cuda", f"the tensor is on {tensor.device}; windows are made on CUDA memory")
     elif unavailable is not None:
         answer = Explanation(False, *unavailable)
+    elif place(tensor) is None:
+        answer = Explanation(
+            False,
+            "not_in_pool",
+            "it has no address: it is sparse or nested, or stands for a tensor, as a fake one does",
+        )
     elif memory is None:
         answer = Explanation(
             False,
@@ -288,10 +301,11 @@ def explain(
 
 def _with_registration(answer: Explanation, tensor: Tensor, group: ProcessGroup | None) -> Explanation:
     core = service().running()
-    if tensor.device.type == "cuda" and core is not None:
+    at = place(tensor) if tensor.device.type == "cuda" else None
+    if at is not None and core is not None:
         resolved = group_names.resolve(group) if group_names.any_exists() else ()
         pointer = group_names.pointer_of(resolved[0]) if resolved else 0
-        answer.registration = registration.about(core, tensor.data_ptr(), span(tensor), pointer)
+        answer.registration = registration.about(core, *at, pointer)
     return answer
 
 

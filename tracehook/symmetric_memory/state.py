@@ -47,6 +47,7 @@ class Switch:
 
 scopes: dict[Any, Scope] = {}
 scopes_of_others: dict[Any, tuple[Scope, GroupWindows]] = {}  # of communicators that torch did not make
+ordinary_types: set[type] = set()  # torch's own types of tensors that hold what they are; torch may not be imported yet
 holders: dict[int, tuple[weakref.ref[Any], Any]] = {}  # by id of the group: what tells whether it has a window
 _making = threading.Lock()  # one SymmetricMemory for each process; taken with none of ours held
 _beginning = threading.Lock()  # and one of its sessions; for a moment

@@ -1,0 +1,33 @@
+"""What a program puts around torch's functions, such as fake tensors, and how tracehook's own calls go past it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def past_modes() -> Iterator[None]:
+    """Let no mode of the calling thread see or change what torch is asked for meanwhile. To import one takes long."""
+    import torch
+
+    with contextlib.ExitStack() as around:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+            around.enter_context(temporarily_clear_interpreter_stack())
+        if torch._C._len_torch_dispatch_stack():
+            from torch.utils._python_dispatch import _disable_current_modes
+
+            around.enter_context(_disable_current_modes())
+        around.enter_context(torch._C.DisableTorchFunction())
+        yield
+
+
+def nothing_on(device: int) -> Any:
+    """Return a tensor of no elements on a CUDA device, also where the program has replaced ``torch.empty``."""
+    import torch
+
+    empty: Any = torch._C._VariableFunctions.empty
+    return empty(0, dtype=torch.uint8, device=torch.device("cuda", device))

@@ -1,5 +1,5 @@
-// What the emulated devices say about themselves: the properties and attributes of what is
-// played (gpu.h); what gpus.def does not tell is that of an NVIDIA H200.
+// What the emulated devices say about themselves (device_properties.def): the properties and
+// attributes of what is played (gpu.h); what gpus.def does not tell is that of an NVIDIA H200.
 //
 // Pure functions of the device's index; any thread.
 #pragma once

@@ -7,41 +7,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 #define EMU_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Exports the function `of` of the same file by one more name, under which it may have more
+// arguments, or fewer, of those that nobody looks at. Faults know it by the first name.
+#define EMU_ALIAS(name, of)                                                                        \
+    extern "C" __attribute__((visibility("default"), alias(#of))) decltype(of) name;
 
 namespace tracehook::rehearsal::cuda {
 
 enum Status : int {
-    kSuccess = 0,
-    kInvalidValue = 1,
-    kMemoryAllocation = 2,
-    kInitializationError = 3,
-    kInvalidSymbol = 13,
-    kNoDevice = 100,
-    kInvalidDevice = 101,
-    kDeviceUninitialized = 201,
-    kMapBufferObjectFailed = 205,
-    kPeerAccessUnsupported = 217,
-    kOperatingSystem = 304,
-    kInvalidResourceHandle = 400,
-    kIllegalState = 401,
-    kNotReady = 600,
-    kPeerAccessAlreadyEnabled = 704,
-    kAssert = 710,
-    kHostMemoryAlreadyRegistered = 712,
-    kHostMemoryNotRegistered = 713,
-    kNotSupported = 801,
-    kStreamCaptureUnsupported = 900,
-    kStreamCaptureInvalidated = 901,
-    kStreamCaptureMerge = 902,
-    kStreamCaptureUnmatched = 903,
-    kStreamCaptureUnjoined = 904,
-    kStreamCaptureIsolation = 905,
-    kStreamCaptureImplicit = 906,
-    kCapturedEvent = 907,
-    kStreamCaptureWrongThread = 908,
-    kUnknown = 999,
+#define STATUS(name, number, ...) name = number,
+#include "status.def"
+#undef STATUS
 };
 
 enum MemoryType : int { kUnregisteredMemory = 0, kHostMemory = 1, kDeviceMemory = 2 };
@@ -93,5 +74,23 @@ static_assert(sizeof(FunctionAttributes) == 144);
 struct IpcHandle {
     char reserved[64];
 };
+
+// What the body of a call returns; one that returns nothing succeeds.
+template <typename Body, typename... Arguments>
+auto outcome(Body&& body, Arguments&&... arguments) {
+    if constexpr (std::is_void_v<std::invoke_result_t<Body, Arguments...>>) {
+        body(std::forward<Arguments>(arguments)...);
+        return kSuccess;
+    } else {
+        return body(std::forward<Arguments>(arguments)...);
+    }
+}
+
+// Answers a caller who may not want to know, and then hands in null.
+template <typename Value> void give(Value* where, std::type_identity_t<Value> value) {
+    if (where != nullptr) {
+        *where = value;
+    }
+}
 
 } // namespace tracehook::rehearsal::cuda

@@ -11,12 +11,6 @@ bool is_mode(int mode) {
            mode <= static_cast<int>(CaptureMode::kRelaxed);
 }
 
-template <typename Value> void give(Value* where, Value value) {
-    if (where != nullptr) {
-        *where = value;
-    }
-}
-
 } // namespace
 } // namespace tracehook::rehearsal::cuda
 
@@ -61,10 +55,10 @@ EMU_EXPORT int cudaStreamGetCaptureInfo(void* handle, int* status, unsigned long
         }
         *status = static_cast<int>(info.status);
         if (info.status == CaptureStatus::kActive) {
-            give(id, static_cast<unsigned long long>(info.id));
+            give(id, info.id);
             give(graph, info.graph);
-            give(dependencies, static_cast<const void*>(info.dependencies));
-            give(edges, static_cast<const void*>(info.edges));
+            give(dependencies, info.dependencies);
+            give(edges, info.edges);
             give(count, info.count);
         }
         return kSuccess;

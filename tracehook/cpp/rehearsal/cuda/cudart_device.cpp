@@ -22,26 +22,17 @@ using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cudaGetDeviceCount(int* count) {
     *count = 0;
-    return query_call([&] {
-        *count = device_count();
-        return kSuccess;
-    });
+    return query_call([&] { *count = device_count(); });
 }
 
 EMU_EXPORT int cudaGetDevice(int* device) {
-    return query_call([&] {
-        *device = current_device();
-        return kSuccess;
-    });
+    return query_call([&] { *device = current_device(); });
 }
 
 EMU_EXPORT int cudaSetDevice(int device) {
-    return query_call([&] {
-        if (!set_current_device(device)) {
-            return kInvalidDevice;
-        }
+    return about_device(device, [&] {
+        set_current_device(device);
         activate_device(device);
-        return kSuccess;
     });
 }
 
@@ -56,30 +47,15 @@ EMU_EXPORT int cudaDeviceSynchronize() {
 }
 
 EMU_EXPORT int cudaGetDeviceProperties(DeviceProperties* properties, int device) {
-    return query_call([&] {
-        if (!in_range(device)) {
-            return kInvalidDevice;
-        }
-        fill_properties(*properties, device);
-        return kSuccess;
-    });
+    return about_device(device, [&] { fill_properties(*properties, device); });
 }
 
 EMU_EXPORT int cudaDeviceGetAttribute(int* value, int attribute, int device) {
-    return query_call([&] {
-        if (!in_range(device)) {
-            return kInvalidDevice;
-        }
-        *value = device_attribute(attribute, device);
-        return kSuccess;
-    });
+    return about_device(device, [&] { *value = device_attribute(attribute, device); });
 }
 
 EMU_EXPORT int cudaDeviceGetPCIBusId(char* text, int length, int device) {
-    return query_call([&] {
-        if (!in_range(device)) {
-            return kInvalidDevice;
-        }
+    return about_device(device, [&] {
         if (text == nullptr || length < 13) {
             return kInvalidValue;
         }
@@ -90,19 +66,14 @@ EMU_EXPORT int cudaDeviceGetPCIBusId(char* text, int length, int device) {
 
 EMU_EXPORT int cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     return query_call([&] {
-        if (least != nullptr) {
-            *least = kLeastPriority;
-        }
-        if (greatest != nullptr) {
-            *greatest = kGreatestPriority;
-        }
-        return kSuccess;
+        give(least, kLeastPriority);
+        give(greatest, kGreatestPriority);
     });
 }
 
 EMU_EXPORT int cudaDeviceCanAccessPeer(int* can_access, int device, int peer) {
-    return query_call([&] {
-        if (!in_range(device) || !in_range(peer)) {
+    return about_device(device, [&] {
+        if (!in_range(peer)) {
             return kInvalidDevice;
         }
         *can_access = device != peer && gpu().peers ? 1 : 0;

@@ -16,9 +16,8 @@ int64_t now_ns() {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
-Status create(void** handle, unsigned flags) {
+void create(void** handle, unsigned flags) {
     *handle = events().insert(std::make_shared<Event>(current_device(), flags));
-    return kSuccess;
 }
 
 Status record(void* event_handle, void* stream_handle, unsigned flags) {
@@ -60,7 +59,7 @@ template <typename Body> Status ask(void* handle, Body&& body) {
         }
         const auto moment = event->latest();
         const Status status = Captures::instance().ask_event(captured(moment));
-        return status != kSuccess || moment == nullptr ? status : body(*moment);
+        return status != kSuccess || moment == nullptr ? status : outcome(body, *moment);
     });
 }
 
@@ -93,11 +92,11 @@ std::shared_ptr<const Moment> Event::latest() const {
 using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cudaEventCreate(void** event) {
-    return context_call([&] { return create(event, 0); });
+    return context_call([&] { create(event, 0); });
 }
 
 EMU_EXPORT int cudaEventCreateWithFlags(void** event, unsigned flags) {
-    return context_call([&] { return create(event, flags); });
+    return context_call([&] { create(event, flags); });
 }
 
 EMU_EXPORT int cudaEventDestroy(void* event) {
@@ -117,10 +116,7 @@ EMU_EXPORT int cudaEventQuery(void* event) {
 }
 
 EMU_EXPORT int cudaEventSynchronize(void* event) {
-    return ask(event, [](const Moment& moment) {
-        moment.wait();
-        return kSuccess;
-    });
+    return ask(event, [](const Moment& moment) { moment.wait(); });
 }
 
 EMU_EXPORT int cudaEventElapsedTime(float* milliseconds, void* start_handle, void* end_handle) {

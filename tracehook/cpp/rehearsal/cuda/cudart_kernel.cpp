@@ -42,13 +42,6 @@ Status launch(const void* function, void** arguments, void* stream) {
     });
 }
 
-Status occupancy(int* blocks, int block_size) {
-    return context_call([&] {
-        *blocks = blocks_at_once(block_size);
-        return kSuccess;
-    });
-}
-
 } // namespace
 } // namespace tracehook::rehearsal::cuda
 
@@ -79,20 +72,13 @@ EMU_EXPORT int __cudaGetKernel(const void** kernel, const void* function) {
     return kSuccess;
 }
 
-EMU_EXPORT int __cudaLaunchKernel(const void* function, Dim3, Dim3, void** arguments, size_t,
-                                  void* stream) {
-    return launch(function, arguments, stream);
-}
-
 EMU_EXPORT int cudaLaunchKernel(const void* function, Dim3, Dim3, void** arguments, size_t,
                                 void* stream) {
     return launch(function, arguments, stream);
 }
 
-EMU_EXPORT int cudaLaunchCooperativeKernel(const void* function, Dim3, Dim3, void** arguments,
-                                           size_t, void* stream) {
-    return launch(function, arguments, stream);
-}
+EMU_ALIAS(__cudaLaunchKernel, cudaLaunchKernel)
+EMU_ALIAS(cudaLaunchCooperativeKernel, cudaLaunchKernel)
 
 EMU_EXPORT int cudaLaunchKernelExC(const LaunchShape* config, const void* function,
                                    void** arguments) {
@@ -107,17 +93,13 @@ EMU_EXPORT int cudaFuncGetAttributes(FunctionAttributes* attributes, const void*
         attributes->ptx_version = kernel_architecture();
         attributes->binary_version = kernel_architecture();
         attributes->max_dynamic_shared_size_bytes = gpu().shared_per_block_kib << 10;
-        return kSuccess;
     });
 }
 
 EMU_EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*,
                                                              int block_size, size_t) {
-    return occupancy(blocks, block_size);
+    return context_call([&] { *blocks = blocks_at_once(block_size); });
 }
 
-EMU_EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*,
-                                                                      int block_size, size_t,
-                                                                      unsigned) {
-    return occupancy(blocks, block_size);
-}
+EMU_ALIAS(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+          cudaOccupancyMaxActiveBlocksPerMultiprocessor)

@@ -50,7 +50,6 @@ EMU_EXPORT int cudaMemGetInfo(size_t* available, size_t* total) {
         const Backing& backing = Backing::instance();
         *total = backing.capacity();
         *available = backing.capacity() - backing.used(current_device());
-        return kSuccess;
     });
 }
 
@@ -129,6 +128,5 @@ EMU_EXPORT int cudaPointerGetAttributes(PointerAttributes* attributes, const voi
             attributes->device = kInvalidDeviceId;
             attributes->host_pointer = address;
         }
-        return kSuccess;
     });
 }

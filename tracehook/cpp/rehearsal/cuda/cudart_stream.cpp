@@ -10,10 +10,9 @@
 namespace tracehook::rehearsal::cuda {
 namespace {
 
-Status create(void** handle, unsigned flags, int priority) {
+void create(void** handle, unsigned flags, int priority) {
     *handle = StreamTable::instance().create(
         current_device(), flags, std::clamp(priority, kGreatestPriority, kLeastPriority));
-    return kSuccess;
 }
 
 void wait_for(const Event& event, const std::shared_ptr<Stream>& stream) {
@@ -47,15 +46,15 @@ Status wait(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>&
 using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cudaStreamCreate(void** stream) {
-    return context_call([&] { return create(stream, 0, kLeastPriority); });
+    return context_call([&] { create(stream, 0, kLeastPriority); });
 }
 
 EMU_EXPORT int cudaStreamCreateWithFlags(void** stream, unsigned flags) {
-    return context_call([&] { return create(stream, flags, kLeastPriority); });
+    return context_call([&] { create(stream, flags, kLeastPriority); });
 }
 
 EMU_EXPORT int cudaStreamCreateWithPriority(void** stream, unsigned flags, int priority) {
-    return context_call([&] { return create(stream, flags, priority); });
+    return context_call([&] { create(stream, flags, priority); });
 }
 
 EMU_EXPORT int cudaStreamDestroy(void* stream) {
@@ -65,17 +64,13 @@ EMU_EXPORT int cudaStreamDestroy(void* stream) {
 }
 
 EMU_EXPORT int cudaStreamGetPriority(void* handle, int* priority) {
-    return on_stream(handle, [&](const std::shared_ptr<Stream>& stream) {
-        *priority = stream->priority();
-        return kSuccess;
-    });
+    return on_stream(
+        handle, [&](const std::shared_ptr<Stream>& stream) { *priority = stream->priority(); });
 }
 
 EMU_EXPORT int cudaStreamGetFlags(void* handle, unsigned* flags) {
-    return on_stream(handle, [&](const std::shared_ptr<Stream>& stream) {
-        *flags = stream->flags();
-        return kSuccess;
-    });
+    return on_stream(handle,
+                     [&](const std::shared_ptr<Stream>& stream) { *flags = stream->flags(); });
 }
 
 EMU_EXPORT int cudaStreamSynchronize(void* handle) {

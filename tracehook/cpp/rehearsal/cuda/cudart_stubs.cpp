@@ -6,7 +6,7 @@ using namespace tracehook::rehearsal::cuda;
 
 #define SUCCEED(name)                                                                              \
     EMU_EXPORT int name() {                                                                        \
-        return context_call([] { return kSuccess; });                                              \
+        return context_call([] {});                                                                \
     }
 #define REFUSE(name)                                                                               \
     EMU_EXPORT int name() {                                                                        \

@@ -85,15 +85,9 @@ EMU_EXPORT int emu_memory_find(const void* pointer, size_t size, uintptr_t* base
     if (!allocation) {
         return 0;
     }
-    if (base != nullptr) {
-        *base = allocation->base;
-    }
-    if (bytes != nullptr) {
-        *bytes = allocation->size;
-    }
-    if (device != nullptr) {
-        *device = allocation->device;
-    }
+    give(base, allocation->base);
+    give(bytes, allocation->size);
+    give(device, allocation->device);
     return 1;
 }
 

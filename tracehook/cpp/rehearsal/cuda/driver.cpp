@@ -11,63 +11,10 @@
 #include <cstdio>
 #include <cstring>
 
-namespace tracehook::rehearsal::cuda {
-namespace {
-
-struct DriverText {
-    int status;
-    const char* name;
-    const char* text;
-};
-
-constexpr DriverText kTexts[] = {
-    {0, "CUDA_SUCCESS", "no error"},
-    {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
-    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-    {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
-    {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
-    {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-    {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
-    {301, "CUDA_ERROR_FILE_NOT_FOUND", "file not found"},
-    {304, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS"},
-    {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
-    {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
-    {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported by the emulated driver"},
-};
-
-const DriverText* text_of(int status) {
-    for (const DriverText& known : kTexts) {
-        if (known.status == status) {
-            return &known;
-        }
-    }
-    return nullptr;
-}
-
-} // namespace
-} // namespace tracehook::rehearsal::cuda
-
 using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cuInit(unsigned) {
     return enter_driver(__func__);
-}
-
-EMU_EXPORT int cuDriverGetVersion(int* version) {
-    *version = kCudaVersion;
-    return kSuccess;
-}
-
-EMU_EXPORT int cuGetErrorString(int status, const char** text) {
-    const DriverText* const known = text_of(status);
-    *text = known == nullptr ? nullptr : known->text;
-    return known == nullptr ? kInvalidValue : kSuccess;
-}
-
-EMU_EXPORT int cuGetErrorName(int status, const char** name) {
-    const DriverText* const known = text_of(status);
-    *name = known == nullptr ? nullptr : known->name;
-    return known == nullptr ? kInvalidValue : kSuccess;
 }
 
 EMU_EXPORT int cuDeviceGetCount(int* count) {
@@ -77,42 +24,26 @@ EMU_EXPORT int cuDeviceGetCount(int* count) {
 }
 
 EMU_EXPORT int cuDeviceGet(int* device, int ordinal) {
-    return on_device(ordinal, [&] {
-        *device = ordinal;
-        return kSuccess;
-    });
+    return on_device(ordinal, [&] { *device = ordinal; });
 }
 
 EMU_EXPORT int cuDeviceGetName(char* name, int length, int device) {
-    return on_device(device, [&] {
-        std::snprintf(name, static_cast<size_t>(length), "%s", gpu().name);
-        return kSuccess;
-    });
+    return on_device(device,
+                     [&] { std::snprintf(name, static_cast<size_t>(length), "%s", gpu().name); });
 }
 
 EMU_EXPORT int cuDeviceGetUuid_v2(uint8_t* uuid, int device) {
-    return on_device(device, [&] {
-        std::ranges::copy(device_uuid(physical_index(device)), uuid);
-        return kSuccess;
-    });
+    return on_device(device, [&] { std::ranges::copy(device_uuid(physical_index(device)), uuid); });
 }
 
-EMU_EXPORT int cuDeviceGetUuid(uint8_t* uuid, int device) {
-    return cuDeviceGetUuid_v2(uuid, device);
-}
+EMU_ALIAS(cuDeviceGetUuid, cuDeviceGetUuid_v2)
 
 EMU_EXPORT int cuDeviceTotalMem_v2(size_t* bytes, int device) {
-    return on_device(device, [&] {
-        *bytes = device_capacity();
-        return kSuccess;
-    });
+    return on_device(device, [&] { *bytes = device_capacity(); });
 }
 
 EMU_EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
-    return on_device(device, [&] {
-        *value = device_attribute(attribute, device);
-        return kSuccess;
-    });
+    return on_device(device, [&] { *value = device_attribute(attribute, device); });
 }
 
 EMU_EXPORT int cuPointerGetAttribute(void* data, int attribute, uintptr_t pointer) {

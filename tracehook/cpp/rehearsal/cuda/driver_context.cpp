@@ -30,7 +30,6 @@ EMU_EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* acti
     return on_device(device, [&] {
         *flags = 0;
         *active = device_is_active(device) ? 1 : 0;
-        return kSuccess;
     });
 }
 
@@ -38,12 +37,11 @@ EMU_EXPORT int cuDevicePrimaryCtxRetain(void** context, int device) {
     return on_device(device, [&] {
         activate_device(device);
         *context = context_of(device);
-        return kSuccess;
     });
 }
 
 EMU_EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
-    return on_device(device, [] { return kSuccess; });
+    return on_device(device, [] {});
 }
 
 EMU_EXPORT int cuCtxGetCurrent(void** context) {
@@ -57,10 +55,7 @@ EMU_EXPORT int cuCtxSetCurrent(void* context) {
     if (context == nullptr) {
         return enter_driver(__func__);
     }
-    return on_device(device_of(context), [&] {
-        set_current_device(device_of(context));
-        return kSuccess;
-    });
+    return on_device(device_of(context), [&] { set_current_device(device_of(context)); });
 }
 
 EMU_EXPORT int cuCtxGetDevice(int* device) {
@@ -72,7 +67,6 @@ EMU_EXPORT int cuCtxPushCurrent_v2(void* context) {
     return on_device(device_of(context), [&] {
         pushed().push_back(current_device());
         set_current_device(device_of(context));
-        return kSuccess;
     });
 }
 
@@ -80,9 +74,7 @@ EMU_EXPORT int cuCtxPopCurrent_v2(void** context) {
     if (pushed().empty()) {
         return kNoContext;
     }
-    if (context != nullptr) {
-        *context = context_of(current_device());
-    }
+    give(context, context_of(current_device()));
     set_current_device(pushed().back());
     pushed().pop_back();
     return enter_driver(__func__);

@@ -10,7 +10,7 @@
 
 namespace tracehook::rehearsal::cuda {
 
-inline constexpr int kNoContext = 201;
+inline constexpr Status kNoContext = kDeviceUninitialized;
 
 inline void* context_of(int device) {
     return reinterpret_cast<void*>(static_cast<uintptr_t>(device) + 1);
@@ -27,10 +27,10 @@ inline int enter_driver(const char* call) {
     return status == kSuccess ? suffer(call) : status;
 }
 
-// Keeps exceptions inside.
+// Keeps exceptions inside. A body that returns nothing succeeds, here and below.
 template <typename Body> int guarded(Body&& body) noexcept {
     try {
-        return body();
+        return outcome(body);
     } catch (...) {
         return kMemoryAllocation;
     }
@@ -42,7 +42,7 @@ int on_device(int device, Body&& body, const char* call = __builtin_FUNCTION()) 
     if (const int status = enter_driver(call); status != kSuccess) {
         return status;
     }
-    return in_range(device) ? body() : kInvalidDevice;
+    return in_range(device) ? outcome(body) : kInvalidDevice;
 }
 
 } // namespace tracehook::rehearsal::cuda

@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kFound = 0;
 constexpr int kNotFound = 1;
-constexpr int kSymbolMissing = 500;
 constexpr int kFiveArguments = 12000; // the version since which cuGetProcAddress has them
 
 // Headers spell the newest form of a function without its suffix.
@@ -49,17 +48,15 @@ EMU_EXPORT int cuGetProcAddress_v2(const char* name, void** function, int versio
     } catch (...) {
         return kMemoryAllocation;
     }
-    if (result != nullptr) {
-        *result = *function == nullptr ? kNotFound : kFound;
-    }
-    return *function == nullptr ? kSymbolMissing : kSuccess;
+    give(result, *function == nullptr ? kNotFound : kFound);
+    return *function == nullptr ? kSymbolNotFound : kSuccess;
 }
 
 // Tables of functions that have no names. Libraries that look for one take a refusal, but not that
 // this function is missing.
 EMU_EXPORT int cuGetExportTable(const void** table, const void*) {
     *table = nullptr;
-    return kSymbolMissing;
+    return kSymbolNotFound;
 }
 
 EMU_EXPORT int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
@@ -67,10 +64,7 @@ EMU_EXPORT int cudaGetDriverEntryPointByVersion(const char* name, void** functio
     return query_call([&] {
         *function = nullptr;
         cuGetProcAddress_v2(name, function, kCudaVersion, 0, nullptr);
-        if (result != nullptr) {
-            *result = *function == nullptr ? kNotFound : kFound;
-        }
-        return kSuccess;
+        give(result, *function == nullptr ? kNotFound : kFound);
     });
 }
 

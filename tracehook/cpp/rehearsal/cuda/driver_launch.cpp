@@ -92,12 +92,7 @@ EMU_EXPORT int cuLaunchKernel(void* kernel, unsigned grid_x, unsigned grid_y, un
                               stream);
 }
 
-EMU_EXPORT int cuLaunchCooperativeKernel(void* kernel, unsigned grid_x, unsigned grid_y,
-                                         unsigned grid_z, unsigned block_x, unsigned block_y,
-                                         unsigned block_z, unsigned shared, void* stream, void**) {
-    return launch_from_driver(kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared,
-                              stream);
-}
+EMU_ALIAS(cuLaunchCooperativeKernel, cuLaunchKernel)
 
 EMU_EXPORT int cuLaunchKernelEx(const LaunchConfig* config, void* kernel, void**, void**) {
     return launch_from_driver(kernel, config->grid, config->block, config->shared, config->stream);
@@ -109,11 +104,8 @@ EMU_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, i
     return enter_driver(__func__);
 }
 
-EMU_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, void*,
-                                                                    int block_size, size_t,
-                                                                    unsigned) {
-    return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, nullptr, block_size, 0);
-}
+EMU_ALIAS(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+          cuOccupancyMaxActiveBlocksPerMultiprocessor)
 
 EMU_EXPORT int cuOccupancyMaxActiveClusters(int* clusters, void*, const LaunchConfig* config) {
     const std::span attributes(config->attributes, config->attribute_count);

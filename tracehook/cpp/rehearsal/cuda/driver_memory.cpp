@@ -65,7 +65,7 @@ int with_memory(uint64_t handle, Body&& body, const char* call = __builtin_FUNCT
     return on_memory(
         [&]() -> int {
             const Physical::Pointer memory = MemoryHandles::instance().find(handle);
-            return memory == nullptr ? kInvalidValue : body(memory);
+            return memory == nullptr ? kInvalidValue : outcome(body, memory);
         },
         call);
 }
@@ -206,7 +206,6 @@ EMU_EXPORT int cuMemGetAllocationPropertiesFromHandle(AllocationProperties* prop
     return with_memory(handle, [&](const Physical::Pointer& memory) {
         *properties = {kPinnedMemory,    memory->types(), kDeviceLocation,
                        memory->device(), nullptr,         {}};
-        return kSuccess;
     });
 }
 

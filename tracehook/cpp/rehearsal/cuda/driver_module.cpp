@@ -13,8 +13,6 @@
 namespace tracehook::rehearsal::cuda {
 namespace {
 
-constexpr int kFileNotFound = 301;
-
 // What CUfunction_attribute counts.
 constexpr int kMaxThreads = 0, kRegisters = 4, kPtxVersion = 5, kBinaryVersion = 6;
 constexpr int kDynamicShared = 8, kNumberOfAttributes = 16;
@@ -68,7 +66,7 @@ template <typename Body> int about_code(Body&& body) noexcept {
 template <typename Body> int about(void* handle, Body&& body) {
     return about_code([&]() -> int {
         const std::shared_ptr<Kernel> kernel = kernels().find(handle);
-        return kernel == nullptr ? kInvalidResourceHandle : body(*kernel);
+        return kernel == nullptr ? kInvalidResourceHandle : outcome(body, *kernel);
     });
 }
 
@@ -85,13 +83,8 @@ EMU_EXPORT int cuModuleLoadData(void** module, const void* code) {
     return device_is_active(device) ? about_code([&] { return load(module, device); }) : kNoContext;
 }
 
-EMU_EXPORT int cuModuleLoadDataEx(void** module, const void* code, unsigned, int*, void**) {
-    return cuModuleLoadData(module, code);
-}
-
-EMU_EXPORT int cuModuleLoadFatBinary(void** module, const void* code) {
-    return cuModuleLoadData(module, code);
-}
+EMU_ALIAS(cuModuleLoadDataEx, cuModuleLoadData)
+EMU_ALIAS(cuModuleLoadFatBinary, cuModuleLoadData)
 
 EMU_EXPORT int cuModuleLoad(void** module, const char* path) {
     std::FILE* const file = path == nullptr ? nullptr : std::fopen(path, "rb");
@@ -119,32 +112,20 @@ EMU_EXPORT int cuLibraryLoadData(void** library, const void* code, int*, void**,
                : about_code([&] { return load(library, kAnyDevice); });
 }
 
-EMU_EXPORT int cuLibraryUnload(void* library) {
-    return cuModuleUnload(library);
-}
+EMU_ALIAS(cuLibraryUnload, cuModuleUnload)
 
-EMU_EXPORT int cuLibraryGetKernel(void** kernel, void* library, const char* name) {
-    return cuModuleGetFunction(kernel, library, name);
-}
+EMU_ALIAS(cuLibraryGetKernel, cuModuleGetFunction)
 
 // A kernel of a library is launched as a function is; the two handles are one here.
 EMU_EXPORT int cuKernelGetFunction(void** function, void* kernel) {
-    return about(kernel, [&](const Kernel&) {
-        *function = kernel;
-        return kSuccess;
-    });
+    return about(kernel, [&](const Kernel&) { *function = kernel; });
 }
 
 EMU_EXPORT int cuFuncGetName(const char** name, void* kernel) {
-    return about(kernel, [&](const Kernel& found) {
-        *name = found.name.c_str();
-        return kSuccess;
-    });
+    return about(kernel, [&](const Kernel& found) { *name = found.name.c_str(); });
 }
 
-EMU_EXPORT int cuKernelGetName(const char** name, void* kernel) {
-    return cuFuncGetName(name, kernel);
-}
+EMU_ALIAS(cuKernelGetName, cuFuncGetName)
 
 EMU_EXPORT int cuFuncGetAttribute(int* value, int attribute, void* kernel) {
     return about(kernel, [&](const Kernel&) { return attribute_of(attribute, value); });
@@ -168,7 +149,7 @@ EMU_EXPORT int cuKernelSetAttribute(int attribute, int value, void* kernel, int)
 }
 
 EMU_EXPORT int cuFuncSetCacheConfig(void* kernel, int) {
-    return about(kernel, [](const Kernel&) { return kSuccess; });
+    return about(kernel, [](const Kernel&) {});
 }
 
 // To link code is not emulated. torch loads none of its compilers' kernels without these names.

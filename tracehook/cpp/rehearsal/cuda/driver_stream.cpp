@@ -233,20 +233,14 @@ EMU_EXPORT int cuStreamWriteValue32_v2(void* stream, uintptr_t address, uint32_t
     return give_collected(stream, [&](auto& all) { return add_write(all, address, value, flags); });
 }
 
-EMU_EXPORT int cuStreamWriteValue32(void* stream, uintptr_t address, uint32_t value,
-                                    unsigned flags) {
-    return cuStreamWriteValue32_v2(stream, address, value, flags);
-}
+EMU_ALIAS(cuStreamWriteValue32, cuStreamWriteValue32_v2)
 
 EMU_EXPORT int cuStreamWaitValue32_v2(void* stream, uintptr_t address, uint32_t value,
                                       unsigned flags) {
     return give_collected(stream, [&](auto& all) { return add_wait(all, address, value, flags); });
 }
 
-EMU_EXPORT int cuStreamWaitValue32(void* stream, uintptr_t address, uint32_t value,
-                                   unsigned flags) {
-    return cuStreamWaitValue32_v2(stream, address, value, flags);
-}
+EMU_ALIAS(cuStreamWaitValue32, cuStreamWaitValue32_v2)
 
 EMU_EXPORT int cuStreamBatchMemOp_v2(void* stream, unsigned count, const BatchEntry* entries,
                                      unsigned flags) {
@@ -263,7 +257,4 @@ EMU_EXPORT int cuStreamBatchMemOp_v2(void* stream, unsigned count, const BatchEn
     });
 }
 
-EMU_EXPORT int cuStreamBatchMemOp(void* stream, unsigned count, const BatchEntry* entries,
-                                  unsigned flags) {
-    return cuStreamBatchMemOp_v2(stream, count, entries, flags);
-}
+EMU_ALIAS(cuStreamBatchMemOp, cuStreamBatchMemOp_v2)

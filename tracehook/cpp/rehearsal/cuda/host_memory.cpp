@@ -1,5 +1,7 @@
 #include "host_memory.h"
 
+#include "cuda_abi.h"
+
 #include <iterator>
 
 #include <sys/mman.h>
@@ -58,9 +60,7 @@ bool HostMemory::find(const void* pointer, int* device) const {
     if (at == blocks_.end()) {
         return false;
     }
-    if (device != nullptr) {
-        *device = at->second.device;
-    }
+    give(device, at->second.device);
     return true;
 }
 

@@ -48,12 +48,13 @@ void* handle_of(int physical) {
     return reinterpret_cast<void*>(static_cast<uintptr_t>(physical) + 1);
 }
 
-int physical_of(void* handle) {
-    return static_cast<int>(reinterpret_cast<uintptr_t>(handle)) - 1;
-}
-
-bool is_device(int physical) {
-    return physical >= 0 && physical < physical_device_count();
+// Does `body` with the device of a handle, which must exist.
+template <typename Body> int about(void* handle, Body&& body) {
+    const int physical = static_cast<int>(reinterpret_cast<uintptr_t>(handle)) - 1;
+    if (physical < 0 || physical >= physical_device_count()) {
+        return kNvmlInvalidArgument;
+    }
+    return outcome(body, physical);
 }
 
 template <typename Matches> int find_device(void** handle, Matches&& matches) {
@@ -76,7 +77,7 @@ void format_uuid(int physical, char (&text)[48]) {
     }
 }
 
-int give(std::string_view answer, char* text, unsigned length) {
+int write(std::string_view answer, char* text, unsigned length) {
     if (answer.size() >= length) {
         return kNvmlInsufficientSize;
     }
@@ -93,17 +94,9 @@ EMU_EXPORT int nvmlInit() {
     return kNvmlSuccess;
 }
 
-EMU_EXPORT int nvmlInit_v2() {
-    return kNvmlSuccess;
-}
-
-EMU_EXPORT int nvmlInitWithFlags(unsigned) {
-    return kNvmlSuccess;
-}
-
-EMU_EXPORT int nvmlShutdown() {
-    return kNvmlSuccess;
-}
+EMU_ALIAS(nvmlInit_v2, nvmlInit)
+EMU_ALIAS(nvmlInitWithFlags, nvmlInit)
+EMU_ALIAS(nvmlShutdown, nvmlInit)
 
 EMU_EXPORT const char* nvmlErrorString(int status) {
     return status == kNvmlSuccess ? "Success" : "Not available from the emulated devices";
@@ -147,35 +140,30 @@ EMU_EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char* address, void** hand
 }
 
 EMU_EXPORT int nvmlDeviceGetUUID(void* handle, char* text, unsigned length) {
-    char uuid[48];
-    if (!is_device(physical_of(handle))) {
-        return kNvmlInvalidArgument;
-    }
-    format_uuid(physical_of(handle), uuid);
-    return give(uuid, text, length);
+    return about(handle, [&](int physical) {
+        char uuid[48];
+        format_uuid(physical, uuid);
+        return write(uuid, text, length);
+    });
 }
 
 EMU_EXPORT int nvmlDeviceGetMemoryInfo(void* handle, NvmlMemory* memory) {
-    if (!is_device(physical_of(handle))) {
-        return kNvmlInvalidArgument;
-    }
-    *memory = {device_capacity(), device_capacity(), 0};
-    return kNvmlSuccess;
+    return about(handle, [&](int) { *memory = {device_capacity(), device_capacity(), 0}; });
 }
 
 EMU_EXPORT int nvmlDeviceGetName(void* handle, char* text, unsigned length) {
-    return is_device(physical_of(handle)) ? give(gpu().name, text, length) : kNvmlInvalidArgument;
+    return about(handle, [&](int) { return write(gpu().name, text, length); });
 }
 
 EMU_EXPORT int nvmlDeviceGetCudaComputeCapability(void* handle, int* major, int* minor) {
     *major = gpu().major;
     *minor = gpu().minor;
-    return is_device(physical_of(handle)) ? kNvmlSuccess : kNvmlInvalidArgument;
+    return about(handle, [](int) {});
 }
 
 EMU_EXPORT int nvmlDeviceGetComputeRunningProcesses(void* handle, unsigned* count, void*) {
     *count = 0;
-    return is_device(physical_of(handle)) ? kNvmlSuccess : kNvmlInvalidArgument;
+    return about(handle, [](int) {});
 }
 
 // All devices reach each other, or none (NVML_P2P_STATUS_NOT_SUPPORTED).
@@ -188,27 +176,22 @@ EMU_EXPORT int nvmlDeviceGetNvLinkRemoteDeviceType(void*, unsigned, int*) {
     return kNvmlNotSupported;
 }
 
-EMU_EXPORT int nvmlDeviceGetNvLinkRemotePciInfo_v2(void*, unsigned, void*) {
-    return kNvmlNotSupported;
-}
+EMU_ALIAS(nvmlDeviceGetNvLinkRemotePciInfo_v2, nvmlDeviceGetNvLinkRemoteDeviceType)
 
 // PyTorch asks this before it makes an expandable segment, and 2.13 takes a failure for an error.
 // An H100 without a fabric answers so: with success, and a state.
 EMU_EXPORT int nvmlDeviceGetGpuFabricInfoV(void* handle, NvmlFabricInfo* info) {
-    if (!is_device(physical_of(handle))) {
-        return kNvmlInvalidArgument;
-    }
-    if (info->version != kFabricInfo2 && info->version != kFabricInfo3) {
-        return kNvmlVersionMismatch;
-    }
-    const unsigned version = info->version;
-    *info = {};
-    info->version = version;
-    if (has_fabric()) {
-        info->state = kFabricCompleted;
-        std::memset(info->cluster, 1, sizeof info->cluster); // one fabric joins all emulated hosts
-    } else {
-        info->state = kFabricNotSupported;
-    }
-    return kNvmlSuccess;
+    return about(handle, [&](int) {
+        const unsigned version = info->version;
+        if (version != kFabricInfo2 && version != kFabricInfo3) {
+            return kNvmlVersionMismatch;
+        }
+        *info = {};
+        info->version = version;
+        info->state = has_fabric() ? kFabricCompleted : kFabricNotSupported;
+        if (has_fabric()) {
+            std::memset(info->cluster, 1, sizeof info->cluster); // one joins all emulated hosts
+        }
+        return kNvmlSuccess;
+    });
 }

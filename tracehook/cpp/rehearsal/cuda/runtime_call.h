@@ -30,7 +30,8 @@ Status remember(Status status) noexcept;
 Status last_error() noexcept;
 Status take_last_error() noexcept;
 
-// A call that only asks: it needs no context on the current device.
+// A call that only asks: it needs no context on the current device. A body that returns nothing
+// succeeds, here and below.
 template <typename Body>
 Status query_call(Body&& body, const char* call = __builtin_FUNCTION()) noexcept {
     count_call(call);
@@ -38,7 +39,7 @@ Status query_call(Body&& body, const char* call = __builtin_FUNCTION()) noexcept
     if (status == kSuccess) {
         try {
             status = suffer(call);
-            status = status == kSuccess ? body() : status;
+            status = status == kSuccess ? outcome(body) : status;
         } catch (const std::bad_alloc&) {
             status = kMemoryAllocation;
         } catch (...) {
@@ -54,7 +55,7 @@ Status context_call(Body&& body, const char* call = __builtin_FUNCTION()) noexce
     return query_call(
         [&] {
             activate_device(current_device());
-            return has_asserted() ? kAssert : body();
+            return has_asserted() ? kAssert : outcome(body);
         },
         call);
 }
@@ -65,9 +66,15 @@ Status unsafe_call(Body&& body, const char* call = __builtin_FUNCTION()) noexcep
     return context_call(
         [&] {
             const Status status = Captures::instance().unsafe_call();
-            return status == kSuccess ? body() : status;
+            return status == kSuccess ? outcome(body) : status;
         },
         call);
+}
+
+// A query_call about a device, which must exist.
+template <typename Body>
+Status about_device(int device, Body&& body, const char* call = __builtin_FUNCTION()) noexcept {
+    return query_call([&] { return in_range(device) ? outcome(body) : kInvalidDevice; }, call);
 }
 
 // A context_call about a stream: `body` gets the one of the handle.
@@ -76,7 +83,7 @@ Status on_stream(void* handle, Body&& body, const char* call = __builtin_FUNCTIO
     return context_call(
         [&] {
             const std::shared_ptr<Stream> stream = StreamTable::instance().find(handle);
-            return stream == nullptr ? kInvalidResourceHandle : body(stream);
+            return stream == nullptr ? kInvalidResourceHandle : outcome(body, stream);
         },
         call);
 }

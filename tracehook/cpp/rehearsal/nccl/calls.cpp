@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <mutex>
+#include <pthread.h>
 #include <string_view>
 #include <unistd.h>
 
@@ -57,7 +58,7 @@ const char* last_error() {
 void write_summary(std::size_t registrations_left, std::size_t communicators_left) {
     const std::uint64_t violations = violation_count();
     const std::lock_guard lock(tally().mutex);
-    if (tally().calls.empty() || !settings().records || !ensure_directory()) {
+    if (tally().calls.empty()) {
         return;
     }
     std::string line = "{\"pid\": " + std::to_string(getpid());
@@ -75,25 +76,19 @@ void write_summary(std::size_t registrations_left, std::size_t communicators_lef
         separator = ", ";
     }
     line += "}}\n";
-    const std::string path =
-        settings().directory + "/summary." + std::to_string(getpid()) + ".jsonl";
-    if (std::FILE* file = std::fopen(path.c_str(), "ae"); file != nullptr) {
+    if (std::FILE* file = open_record("summary")) {
         std::fputs(line.c_str(), file);
         std::fclose(file);
     }
 }
 
-void hold_calls() {
-    tally().mutex.lock();
-}
-
-void release_calls() {
-    tally().mutex.unlock();
-}
-
-void forget_calls() {
-    tally().calls.clear();
-    tally().events.clear();
+void part_calls_at_forks() {
+    pthread_atfork([] { tally().mutex.lock(); }, [] { tally().mutex.unlock(); },
+                   [] {
+                       tally().calls.clear();
+                       tally().events.clear();
+                       tally().mutex.unlock();
+                   });
 }
 
 } // namespace tracehook::rehearsal::nccl

@@ -6,7 +6,6 @@
 
 #include "names.h"
 
-#include <cstdint>
 #include <string>
 
 namespace tracehook::rehearsal::nccl {
@@ -26,11 +25,8 @@ const char* last_error();
 // Appends this process's line to the directory of records, if there is one and anything was called.
 void write_summary(std::size_t registrations_left, std::size_t communicators_left);
 
-// Around a fork: no other thread is inside the counts meanwhile.
-void hold_calls();
-void release_calls();
-
-// In a forked child, while they are held: the parent's calls are not the child's.
-void forget_calls();
+// From now on no other thread is inside the counts during a fork, and the child counts from zero:
+// the parent's calls are not its own.
+void part_calls_at_forks();
 
 } // namespace tracehook::rehearsal::nccl

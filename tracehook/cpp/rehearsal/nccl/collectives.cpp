@@ -2,8 +2,8 @@
 
 #include "descriptor.h"
 #include "effect.h"
-#include "folding.h"
 #include "peer_memory.h"
+#include "reduction.h"
 #include "rehearsal/cuda/device.h"
 #include "settings.h"
 #include "symmetric.h"
@@ -118,15 +118,9 @@ class Collective {
         return true;
     }
 
-    bool all_symmetric() const {
-        return std::all_of(all_.begin(), all_.end(),
-                           [](const Descriptor& rank) { return rank.symmetric != 0; });
-    }
-
-    bool some_symmetric() const {
-        return std::any_of(all_.begin(), all_.end(),
-                           [](const Descriptor& rank) { return rank.symmetric != 0; });
-    }
+    static bool is_symmetric(const Descriptor& rank) { return rank.symmetric != 0; }
+    bool all_symmetric() const { return std::ranges::all_of(all_, is_symmetric); }
+    bool some_symmetric() const { return std::ranges::any_of(all_, is_symmetric); }
 
     // Different kernels wait for one another: for ever on hardware, here until somebody aborts or
     // the time is up. False if stopped.

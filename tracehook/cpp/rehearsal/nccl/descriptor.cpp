@@ -21,15 +21,6 @@ bool is_messages(Kind kind) {
     return kind != Kind::kAllGather && !shape(kind).reduces;
 }
 
-bool is_of_one_host(const Communicator& communicator) {
-    for (int rank = 0; rank < communicator.ranks(); ++rank) {
-        if (communicator.meeting().member(rank).machine != settings().machine) {
-            return false;
-        }
-    }
-    return true;
-}
-
 Spot spot(const Placement& placement) {
     return {placement.offset, placement.position, placement.symmetric, placement.whole};
 }
@@ -119,8 +110,8 @@ bool same(const Descriptor& left, const Descriptor& right) {
 
 void compare_registrations(const Communicator& communicator, const std::vector<Descriptor>& all) {
     const Descriptor& mine = all[communicator.rank()];
-    if (is_messages(mine.kind) &&
-        (mine.count * element_size(mine.type) < kLeastUsed || is_of_one_host(communicator))) {
+    if (is_messages(mine.kind) && (mine.count * element_size(mine.type) < kLeastUsed ||
+                                   communicator.meeting().is_one_machine())) {
         return; // nothing is used, or rule L8 knows what is
     }
     for (int rank = 0; rank < communicator.ranks(); ++rank) {

@@ -144,7 +144,7 @@ Outcome map_registered(RegistrationCache& registrations, Buffer buffer, bool by_
 
 void count(const std::vector<Outcome>& outcomes) {
     const auto has = [&](Outcome outcome) {
-        return std::find(outcomes.begin(), outcomes.end(), outcome) != outcomes.end();
+        return std::ranges::find(outcomes, outcome) != outcomes.end();
     };
     if (has(Outcome::kCudaMalloc)) {
         count_event("registered_cuda_malloc");

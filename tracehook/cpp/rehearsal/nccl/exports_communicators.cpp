@@ -66,6 +66,15 @@ Result ask(const char* call, Comm handle, Answer* answer, Question read,
     return kSuccess;
 }
 
+// Nothing happens to no communicator.
+Result end(const char* call, Comm handle, Access access, Result (*how)(const Entry& entry)) {
+    if (handle == nullptr) {
+        return kSuccess;
+    }
+    const Entry entry(call, handle, access);
+    return entry.refused() ? entry.result() : how(entry);
+}
+
 } // namespace
 
 TRACEHOOK_NCCL(Result, ncclGetVersion, int* version) {
@@ -196,38 +205,20 @@ TRACEHOOK_NCCL(Result, ncclCommMemStats, Comm handle, int stat, std::uint64_t* v
 }
 
 TRACEHOOK_NCCL(Result, ncclCommFinalize, Comm handle) {
-    if (handle == nullptr) {
-        return kSuccess;
-    }
-    const Entry entry("ncclCommFinalize", handle, Access::kEnd);
-    return entry.refused() ? entry.result() : finalize(entry);
+    return end("ncclCommFinalize", handle, Access::kEnd, finalize);
 }
 
 TRACEHOOK_NCCL(Result, ncclCommDestroy, Comm handle) {
-    if (handle == nullptr) {
-        return kSuccess;
-    }
-    const Entry entry("ncclCommDestroy", handle, Access::kEnd);
-    return entry.refused() ? entry.result() : destroy(entry);
+    return end("ncclCommDestroy", handle, Access::kEnd, destroy);
 }
 
 TRACEHOOK_NCCL(Result, ncclCommAbort, Comm handle) {
-    if (handle == nullptr) {
-        return kSuccess;
-    }
-    const Entry entry("ncclCommAbort", handle, Access::kAny);
-    if (!entry.refused()) {
-        abort_communicator(entry);
-    }
-    return entry.result();
+    return end("ncclCommAbort", handle, Access::kAny, abort_communicator);
 }
 
 TRACEHOOK_NCCL(Result, ncclCommRevoke, Comm handle, int) {
     const Entry entry("ncclCommRevoke", handle, Access::kAny);
-    if (!entry.refused()) {
-        revoke(entry);
-    }
-    return entry.result();
+    return entry.refused() ? entry.result() : revoke(entry);
 }
 
 TRACEHOOK_NCCL(Result, ncclCommGetAsyncError, Comm handle, Result* error) {

@@ -126,10 +126,8 @@ Result carry_out(std::vector<Job> jobs) {
 // non-blocking, on a thread of its own, during which they are in progress.
 Result carry_out(const char* call, std::vector<WindowRequest> windows,
                  std::vector<Request> requests) {
-    const bool blocking =
-        std::all_of(windows.begin(), windows.end(),
-                    [](const WindowRequest& window) { return window.communicator->blocking(); });
-    if (blocking) {
+    if (std::ranges::all_of(
+            windows, [](const WindowRequest& window) { return window.communicator->blocking(); })) {
         const Result result = register_windows(call, std::move(windows), true);
         if (result == kSuccess) {
             launch(call, std::move(requests));
@@ -176,7 +174,7 @@ Result group_end(const char* call, bool launches) {
         for (const WindowRequest& window : ended.windows) {
             window.communicator->windows().poison();
         }
-        std::for_each(ended.jobs.begin(), ended.jobs.end(), take_handle_back);
+        std::ranges::for_each(ended.jobs, take_handle_back);
         return result;
     };
     if (ended.failure != kSuccess) {

@@ -14,7 +14,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <vector>
 
 namespace tracehook::rehearsal::nccl {
 

@@ -37,7 +37,7 @@ class Work {
 
     void add(const Operation& operation, Stream stream) {
         operations_.push_back(operation);
-        if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) {
+        if (std::ranges::find(streams_, stream) == streams_.end()) {
             streams_.push_back(stream);
         }
     }
@@ -242,9 +242,7 @@ void launch(const char* call, std::vector<Request> requests) {
     const auto name = [](const Request& request) {
         return std::tuple(request.communicator->key(), request.communicator->rank());
     };
-    std::stable_sort(
-        requests.begin(), requests.end(),
-        [&](const Request& left, const Request& right) { return name(left) < name(right); });
+    std::ranges::stable_sort(requests, {}, name);
     for (Range begin = requests.begin(); begin != requests.end();) {
         const Range end = std::find_if(begin, requests.end(), [&](const Request& request) {
             return request.communicator != begin->communicator;

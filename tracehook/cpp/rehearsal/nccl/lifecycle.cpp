@@ -45,8 +45,8 @@ Standing standing_of(const std::vector<Choice>& choices, int rank) {
             members.emplace_back(choices[other].key, other);
         }
     }
-    std::sort(members.begin(), members.end());
-    const auto mine = std::find(members.begin(), members.end(), std::pair(choices[rank].key, rank));
+    std::ranges::sort(members);
+    const auto mine = std::ranges::find(members, std::pair(choices[rank].key, rank));
     return {static_cast<int>(mine - members.begin()), static_cast<int>(members.size())};
 }
 
@@ -100,6 +100,10 @@ void check_registrations(const Entry& entry) {
     }
 }
 
+std::shared_ptr<Communicator> child_of(const Communicator& parent, const Config* config) {
+    return std::make_shared<Communicator>(parent.device(), is_blocking(config, parent.blocking()));
+}
+
 Result submit_birth(const Entry& entry, const std::shared_ptr<Communicator>& child, Comm* out,
                     std::function<Result()> join, bool has_part) {
     note_maker();
@@ -117,6 +121,12 @@ Result submit_birth(const Entry& entry, const std::shared_ptr<Communicator>& chi
     return submit(std::move(job));
 }
 
+// Of one that is settled, and so only has to join the others.
+Result submit_birth(const Entry& entry, const std::shared_ptr<Communicator>& child, Comm* out) {
+    const auto join = [child, call = std::string(entry.call())] { return child->join(call); };
+    return submit_birth(entry, child, out, join, true);
+}
+
 } // namespace
 
 Result create(const Entry& entry, Comm* out, Key key, Name name, int ranks, int rank,
@@ -130,9 +140,7 @@ Result create(const Entry& entry, Comm* out, Key key, Name name, int ranks, int 
         std::make_shared<Communicator>(emu_current_device(), is_blocking(config, true));
     child->settle(key, rank, ranks);
     child->call_it(std::move(name));
-    return submit_birth(
-        entry, child, out, [child, call = std::string(entry.call())] { return child->join(call); },
-        true);
+    return submit_birth(entry, child, out);
 }
 
 Result split(const Entry& entry, int color, int key, Comm* out, const Config* config) {
@@ -142,8 +150,7 @@ Result split(const Entry& entry, int color, int key, Comm* out, const Config* co
     }
     Name name = name_of_child(parent->name(), "split", color, parent->children(), config);
     const std::uint64_t number = parent->next_split();
-    const auto child =
-        std::make_shared<Communicator>(parent->device(), is_blocking(config, parent->blocking()));
+    const auto child = child_of(*parent, config);
     child->call_it(std::move(name));
     const auto join = [parent, child, number, color, key] {
         std::vector<Choice> choices;
@@ -164,12 +171,11 @@ Result split(const Entry& entry, int color, int key, Comm* out, const Config* co
 Result shrink(const Entry& entry, std::vector<int> excluded, Comm* out, const Config* config,
               bool abort_first) {
     const std::shared_ptr<Communicator> parent = entry.communicator();
-    std::sort(excluded.begin(), excluded.end());
+    std::ranges::sort(excluded);
     const bool sensible = !excluded.empty() && excluded.front() >= 0 &&
                           excluded.back() < parent->ranks() &&
-                          std::adjacent_find(excluded.begin(), excluded.end()) == excluded.end();
-    if (out == nullptr || !sensible ||
-        std::binary_search(excluded.begin(), excluded.end(), parent->rank())) {
+                          std::ranges::adjacent_find(excluded) == excluded.end();
+    if (out == nullptr || !sensible || std::ranges::binary_search(excluded, parent->rank())) {
         return failed(kInvalidArgument,
                       "ncclCommShrink: the excluded ranks are not other ranks, each named once");
     }
@@ -185,15 +191,12 @@ Result shrink(const Entry& entry, std::vector<int> excluded, Comm* out, const Co
         before += rank < parent->rank() ? 1 : 0;
         colour = key_of_child(colour, "without", rank, 0);
     }
-    const auto child =
-        std::make_shared<Communicator>(parent->device(), is_blocking(config, parent->blocking()));
+    const auto child = child_of(*parent, config);
     child->call_it(name_of_child(parent->name(), "shrink", static_cast<std::int64_t>(colour),
                                  parent->children(), config));
     child->settle(parent->key().child("shrink", parent->next_shrink(), names),
                   parent->rank() - before, parent->ranks() - static_cast<int>(excluded.size()));
-    return submit_birth(
-        entry, child, out, [child, call = std::string(entry.call())] { return child->join(call); },
-        true);
+    return submit_birth(entry, child, out);
 }
 
 Key grow_key(const Communicator& parent) {
@@ -209,13 +212,10 @@ Result grow(const Entry& entry, int ranks, Comm* out, const Config* config) {
     const Key key = grow_key(*parent);
     Name name = name_of_child(parent->name(), "grow", ranks, parent->children(), config);
     parent->next_grow();
-    const auto child =
-        std::make_shared<Communicator>(parent->device(), is_blocking(config, parent->blocking()));
+    const auto child = child_of(*parent, config);
     child->settle(key, parent->rank(), ranks);
     child->call_it(std::move(name));
-    return submit_birth(
-        entry, child, out, [child, call = std::string(entry.call())] { return child->join(call); },
-        true);
+    return submit_birth(entry, child, out);
 }
 
 Result suspend(const Entry& entry) {
@@ -293,18 +293,20 @@ Result destroy(const Entry& entry) {
     return kSuccess;
 }
 
-void abort_communicator(const Entry& entry) {
+Result abort_communicator(const Entry& entry) {
     entry.communicator()->stop();
     entry.communicator()->become(State::kEnded);
     entry.communicator()->wait_for_graphs(entry.call());
     entry.communicator()->wait_stopped();
     entry.communicator()->windows().end();
     close_handle(*entry.communicator(), entry.call());
+    return kSuccess;
 }
 
-void revoke(const Entry& entry) {
+Result revoke(const Entry& entry) {
     entry.communicator()->stop();
     entry.communicator()->become(State::kRevoked);
+    return kSuccess;
 }
 
 } // namespace tracehook::rehearsal::nccl

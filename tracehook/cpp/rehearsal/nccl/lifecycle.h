@@ -30,7 +30,7 @@ Result memory_stat(const Communicator& communicator, int stat, std::uint64_t& va
 Result resume(const Entry& entry);
 Result finalize(const Entry& entry);
 Result destroy(const Entry& entry);
-void abort_communicator(const Entry& entry);
-void revoke(const Entry& entry);
+Result abort_communicator(const Entry& entry);
+Result revoke(const Entry& entry);
 
 } // namespace tracehook::rehearsal::nccl

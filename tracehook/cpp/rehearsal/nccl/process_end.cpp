@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstdio>
 #include <iostream>
-#include <pthread.h>
 #include <unistd.h>
 
 namespace tracehook::rehearsal::nccl {
@@ -18,24 +17,6 @@ namespace tracehook::rehearsal::nccl {
 namespace {
 
 std::atomic<bool> ending{false};
-
-// Around a fork, so that another thread cannot leave them locked in the child for ever.
-void hold_books() {
-    hold_calls();
-    hold_violations();
-}
-
-void release_books() {
-    release_violations();
-    release_calls();
-}
-
-// A forked child that ends normally must not answer for its parent.
-void forget_parent() {
-    forget_calls();
-    forget_violations();
-    release_books();
-}
 
 // Rule I1. On the freeing thread; it needs no communicator, so it is watched from the start.
 void observe_open_free(std::uintptr_t base, std::size_t size, int process) {
@@ -45,7 +26,9 @@ void observe_open_free(std::uintptr_t base, std::size_t size, int process) {
 }
 
 __attribute__((constructor)) void begin() {
-    pthread_atfork(hold_books, release_books, forget_parent);
+    // What comes last is held first, and a child that ends normally does not answer for its parent.
+    part_violations_at_forks();
+    part_calls_at_forks();
     emu_set_open_free_observer(observe_open_free);
 }
 

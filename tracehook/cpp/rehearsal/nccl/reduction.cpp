@@ -2,14 +2,19 @@
 
 #include "minifloat.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <type_traits>
 
 namespace tracehook::rehearsal::nccl {
 
 namespace {
+
+constexpr std::size_t kChunk = 1U << 16; // elements that are reduced at a time
+constexpr std::size_t kWide = 8;         // bytes of the widest type that is computed with
 
 // How one data type lies in memory (Stored) and what it is computed with (Wide).
 template <typename T, typename W> struct Plain {
@@ -95,15 +100,17 @@ void store_elements(void* elements, const void* wide, std::size_t count, int op,
     }
 }
 
+// Elements of one rank after another are added to wide values, which then become elements again.
 struct Row {
     const char* name;
     std::size_t size;
+    // wide[i] = wide[i] op elements[i], or elements[i] alone if `first`. A scalar multiplies each.
     void (*fold)(void*, const void*, std::size_t, bool, const void*, int);
     void (*store)(void*, const void*, std::size_t, int, int);
 };
 
 template <typename Type> constexpr Row row(const char* name) {
-    static_assert(sizeof(typename Type::Wide) <= Reduction::kWide);
+    static_assert(sizeof(typename Type::Wide) <= kWide);
     return {name, sizeof(typename Type::Stored), fold_elements<Type>, store_elements<Type>};
 }
 
@@ -142,15 +149,25 @@ const char* operator_name(int op) {
     return op >= 0 && op < kNumOps ? kNames[op] : "premulsum";
 }
 
-Reduction::Reduction(DataType type, int op, int ranks) : type_(type), op_(op), ranks_(ranks) {}
-
-void Reduction::fold(void* wide, const void* elements, std::size_t count, bool first,
-                     const void* scalar) const {
-    kTypes[type_].fold(wide, elements, count, first, scalar, op_);
-}
-
-void Reduction::store(void* elements, const void* wide, std::size_t count) const {
-    kTypes[type_].store(elements, wide, count, op_, ranks_);
+bool fold_ranks(const std::vector<Descriptor>& ranks, std::size_t count, const ReadRank& read,
+                std::byte* out) {
+    const Descriptor& any = ranks.front();
+    const Row& type = kTypes[any.type];
+    const std::size_t chunk = std::min<std::size_t>(kChunk, count);
+    const std::unique_ptr<std::byte[]> elements(new std::byte[chunk * type.size]);
+    const std::unique_ptr<std::byte[]> wide(new std::byte[chunk * kWide]);
+    for (std::size_t done = 0; done < count; done += chunk) {
+        const std::size_t now = std::min(chunk, count - done);
+        for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+            if (!read(rank, done * type.size, elements.get(), now * type.size)) {
+                return false;
+            }
+            const void* scalar = ranks[rank].multiplies ? ranks[rank].scalar : nullptr;
+            type.fold(wide.get(), elements.get(), now, rank == 0, scalar, any.op);
+        }
+        type.store(out + done * type.size, wide.get(), now, any.op, static_cast<int>(ranks.size()));
+    }
+    return true;
 }
 
 } // namespace tracehook::rehearsal::nccl

@@ -4,9 +4,12 @@
 // around. No state, any thread.
 #pragma once
 
+#include "descriptor.h"
 #include "names.h"
 
 #include <cstddef>
+#include <functional>
+#include <vector>
 
 namespace tracehook::rehearsal::nccl {
 
@@ -16,24 +19,13 @@ const char* type_name(DataType type);
 // By name; everything from kNumOps up is "premulsum".
 const char* operator_name(int op);
 
-// Adds elements of one rank after another to wide values, then writes them as elements again.
-class Reduction {
-  public:
-    Reduction(DataType type, int op, int ranks);
+// Reads `size` bytes of what `rank` contributes, from byte `offset` of it. False if it is gone.
+using ReadRank =
+    std::function<bool(std::size_t rank, std::size_t offset, std::byte* out, std::size_t size)>;
 
-    // Bytes of one wide value.
-    static constexpr std::size_t kWide = 8;
-
-    // wide[i] = wide[i] op elements[i], or elements[i] alone if `first`. `scalar`, one element,
-    // multiplies each; null for none.
-    void fold(void* wide, const void* elements, std::size_t count, bool first,
-              const void* scalar) const;
-    void store(void* elements, const void* wide, std::size_t count) const;
-
-  private:
-    DataType type_;
-    int op_;
-    int ranks_;
-};
+// out = the `count` elements of all ranks reduced, as the descriptors say, piece by piece. False if
+// a read failed. On the thread of a stream, holding nothing.
+bool fold_ranks(const std::vector<Descriptor>& ranks, std::size_t count, const ReadRank& read,
+                std::byte* out);
 
 } // namespace tracehook::rehearsal::nccl

@@ -34,13 +34,13 @@ void* RegistrationCache::add(std::uintptr_t begin, std::size_t size, Holder hold
 
 std::vector<RegistrationCache::Record*>::const_iterator
 RegistrationCache::find(const void* handle) const {
-    return std::find_if(records_.begin(), records_.end(),
-                        [=](const Record* record) { return &record->head == handle; });
+    return std::ranges::find_if(records_,
+                                [=](const Record* record) { return &record->head == handle; });
 }
 
 RegistrationCache::Record* RegistrationCache::holder_of(std::uintptr_t begin,
                                                         std::uintptr_t end) const {
-    const auto found = std::find_if(records_.begin(), records_.end(), [&](const Record* record) {
+    const auto found = std::ranges::find_if(records_, [&](const Record* record) {
         return record->head.pages.begin <= begin && end <= record->head.pages.end;
     });
     return found != records_.end() ? *found : nullptr;
@@ -101,9 +101,8 @@ std::vector<Extent> RegistrationCache::take_freed(std::uintptr_t base, std::size
 
 std::size_t RegistrationCache::size() const {
     const std::lock_guard lock(mutex_);
-    return static_cast<std::size_t>(
-        std::count_if(records_.begin(), records_.end(),
-                      [](const Record* record) { return record->held_by(Holder::kClient); }));
+    return static_cast<std::size_t>(std::ranges::count_if(
+        records_, [](const Record* record) { return record->held_by(Holder::kClient); }));
 }
 
 } // namespace tracehook::rehearsal::nccl

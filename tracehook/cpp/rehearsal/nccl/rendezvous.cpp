@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <climits>
-#include <cstdio>
 #include <cstring>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -182,6 +181,15 @@ Rendezvous::Member Rendezvous::member(int rank) const {
     }
     return {static_cast<int>(found.process.load()), static_cast<int>(found.job_rank),
             found.machine};
+}
+
+bool Rendezvous::is_one_machine() const {
+    for (int rank = 0; rank < ranks_; ++rank) {
+        if (member(rank).machine != settings().machine) {
+            return false;
+        }
+    }
+    return true;
 }
 
 bool Rendezvous::has_reached(Lane lane, Mark mark, int rank, std::uint64_t sequence) const {

@@ -63,6 +63,8 @@ class Rendezvous {
         std::uint64_t machine;
     };
     Member member(int rank) const;
+    // Whether all ranks are on the emulated host of this one, so that each can map all memory.
+    bool is_one_machine() const;
 
     // Without waiting, for those who do not wait for ever.
     bool has_reached(Lane lane, Mark mark, int rank, std::uint64_t sequence) const;

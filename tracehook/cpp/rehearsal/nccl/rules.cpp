@@ -12,6 +12,7 @@
 #include <ctime>
 #include <map>
 #include <mutex>
+#include <pthread.h>
 #include <string>
 #include <unistd.h>
 
@@ -21,42 +22,15 @@ namespace {
 
 constexpr std::size_t kRules = static_cast<std::size_t>(Rule::kCount);
 
+struct RuleText {
+    const char* id;
+    const char* sentence;
+};
+
 constexpr std::array<RuleText, kRules> kTexts = {{
-    {"C2", "a communicator that is not ready was called"},
-    {"C4", "a communicator was ended while registrations were left on it"},
-    {"C5", "a dead communicator was called"},
-    {"C8", "a communicator was ended while a CUDA graph with its operations lived"},
-    {"I1", "memory was freed while another process had it open"},
-    {"L2", "a handle that is not registered was deregistered"},
-    {"L3", "memory that is not mapped on the communicator's device was registered"},
-    {"L4", "memory was freed while it was registered"},
-    {"L5", "a registration was undone while an operation that used it still ran"},
-    {"L6", "two threads were inside one communicator at once"},
-    {"L7", "the ranks of one operation differ in what they registered"},
-    {"L8", "the ranks differ in whether the buffer of one call is registered in effect: NCCL waits "
-           "for ever, or hands over wrong data"},
-    {"L9", "a collective used a registration that a message used first"},
-    {"L10",
-     "a graph was launched whose buffer has other memory than NCCL registered in its capture"},
-    {"M1", "the ranks of one operation called different things"},
-    {"M2", "a buffer of an operation is not mapped"},
-    {"W1", "some ranks did not register a window that others registered"},
-    {"W2", "the ranks registered windows of different sizes as one"},
-    {"W3", "the ranks registered a window with different flags"},
-    {"W4", "the ranks registered and deregistered windows in different orders"},
-    {"W6", "a window was registered while a stream was being captured"},
-    {"W7", "memory that cannot be a window was registered as one"},
-    {"W8", "windows of one communicator overlap"},
-    {"W9", "a handle was given to the wrong function"},
-    {"W10", "the windows of a communicator are larger than a device"},
-    {"W12", "windows were used after a registration had failed"},
-    {"W13", "a window was deregistered while an operation used it"},
-    {"W14", "a window of a communicator that is gone was used"},
-    {"W15", "a buffer starts in a window and ends outside of it"},
-    {"W16", "the ranks of one operation use different places of their windows"},
-    {"W17", "memory was freed under a window"},
-    {"W18", "some ranks did not create a device communicator that others created"},
-    {"W19", "a window was deregistered while a device communicator lived"},
+#define RULE(name, sentence) {#name, sentence},
+#include "rules.def"
+#undef RULE
 }};
 
 struct Book {
@@ -82,6 +56,13 @@ bool follows_a_failed_window(Rule rule) {
     return rule == Rule::kW1 || rule == Rule::kW12 || rule == Rule::kW16;
 }
 
+// As the log has it.
+long long now_ns() {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<long long>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
 // Holding the lock.
 std::string cause_of(Rule rule, const Subject& subject) {
     const auto found = book().failed.find(subject.key);
@@ -90,33 +71,21 @@ std::string cause_of(Rule rule, const Subject& subject) {
 
 void append_record(const RuleText& rule, const Subject& subject, const std::string& details,
                    const std::string& cause) {
-    if (!settings().records || !ensure_directory()) {
-        return;
-    }
-    const std::string path =
-        settings().directory + "/violations." + std::to_string(getpid()) + ".jsonl";
-    std::FILE* file = std::fopen(path.c_str(), "ae");
+    std::FILE* file = open_record("violations");
     if (file == nullptr) {
         return;
     }
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now); // as the log does
     std::fprintf(file,
                  "{\"rule\": \"%s\", \"sentence\": \"%s\", \"rank\": %d, \"pid\": %d, "
                  "\"communicator\": \"%p\", \"comm\": \"%s\", \"global_rank\": %d, \"details\": "
                  "\"%s\", \"consequence_of\": \"%s\", \"t_ns\": %lld}\n",
                  rule.id, rule.sentence, subject.rank, getpid(), subject.communicator,
                  key_text(subject.key).c_str(), settings().rank, escaped(details).c_str(),
-                 escaped(cause).c_str(),
-                 static_cast<long long>(now.tv_sec) * 1'000'000'000 + now.tv_nsec);
+                 escaped(cause).c_str(), now_ns());
     std::fclose(file);
 }
 
 } // namespace
-
-const RuleText& rule_text(Rule rule) {
-    return kTexts[static_cast<std::size_t>(rule)];
-}
 
 void report(Rule rule, const Subject& subject, const char* format, ...) {
     if (settings().rules == RuleMode::kOff) {
@@ -128,7 +97,7 @@ void report(Rule rule, const Subject& subject, const char* format, ...) {
     std::vsnprintf(details.data(), details.size(), format, arguments);
     va_end(arguments);
 
-    const RuleText& text = rule_text(rule);
+    const RuleText& text = kTexts[static_cast<std::size_t>(rule)];
     const std::lock_guard lock(book().mutex);
     const std::string cause = cause_of(rule, subject);
     if (cause.empty()) {
@@ -160,18 +129,9 @@ void note_failed_window(const Subject& subject, const std::string& why) {
     }
     const std::lock_guard lock(book().mutex);
     book().failed.try_emplace(subject.key, why);
-    std::FILE* file =
-        ensure_directory()
-            ? std::fopen((settings().directory + "/failures." + std::to_string(getpid()) + ".jsonl")
-                             .c_str(),
-                         "ae")
-            : nullptr;
-    if (file != nullptr) {
-        timespec now{};
-        clock_gettime(CLOCK_MONOTONIC, &now);
+    if (std::FILE* file = open_record("failures")) {
         std::fprintf(file, "{\"pid\": %d, \"comm\": \"%s\", \"why\": \"%s\", \"t_ns\": %lld}\n",
-                     getpid(), key_text(subject.key).c_str(), escaped(why).c_str(),
-                     static_cast<long long>(now.tv_sec) * 1'000'000'000 + now.tv_nsec);
+                     getpid(), key_text(subject.key).c_str(), escaped(why).c_str(), now_ns());
         std::fclose(file);
     }
 }
@@ -202,17 +162,13 @@ void print_violations() {
     }
 }
 
-void hold_violations() {
-    book().mutex.lock();
-}
-
-void release_violations() {
-    book().mutex.unlock();
-}
-
-void forget_violations() {
-    book().counts.fill(0);
-    book().failed.clear();
+void part_violations_at_forks() {
+    pthread_atfork([] { book().mutex.lock(); }, [] { book().mutex.unlock(); },
+                   [] {
+                       book().counts.fill(0);
+                       book().failed.clear();
+                       book().mutex.unlock();
+                   });
 }
 
 } // namespace tracehook::rehearsal::nccl

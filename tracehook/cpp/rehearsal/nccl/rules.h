@@ -11,48 +11,11 @@
 namespace tracehook::rehearsal::nccl {
 
 enum class Rule {
-    kC2,
-    kC4,
-    kC5,
-    kC8,
-    kI1,
-    kL2,
-    kL3,
-    kL4,
-    kL5,
-    kL6,
-    kL7,
-    kL8,
-    kL9,
-    kL10,
-    kM1,
-    kM2,
-    kW1,
-    kW2,
-    kW3,
-    kW4,
-    kW6,
-    kW7,
-    kW8,
-    kW9,
-    kW10,
-    kW12,
-    kW13,
-    kW14,
-    kW15,
-    kW16,
-    kW17,
-    kW18,
-    kW19,
+#define RULE(name, ...) k##name,
+#include "rules.def"
+#undef RULE
     kCount
 };
-
-struct RuleText {
-    const char* id;
-    const char* sentence;
-};
-
-const RuleText& rule_text(Rule rule);
 
 // Whom a violation is about: the rank within the communicator (-1: unknown), the handle (null:
 // none), and the key of the communicator in tracehook's log (0: unknown).
@@ -81,11 +44,8 @@ std::uint64_t violation_count();
 // Prints the closing lines, one a broken rule. Nothing if none was broken.
 void print_violations();
 
-// Around a fork: no other thread is inside the book meanwhile.
-void hold_violations();
-void release_violations();
-
-// In a forked child, while it is held: the parent's violations are not the child's.
-void forget_violations();
+// From now on no other thread is inside the book during a fork, and the child has an empty one: the
+// parent's violations are not its own.
+void part_violations_at_forks();
 
 } // namespace tracehook::rehearsal::nccl

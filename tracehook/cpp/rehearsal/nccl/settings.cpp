@@ -83,6 +83,14 @@ bool ensure_directory() {
     return mkdir(path, 0700) == 0 || access(path, W_OK | X_OK) == 0;
 }
 
+std::FILE* open_record(const char* kind) {
+    if (!settings().records || !ensure_directory()) {
+        return nullptr;
+    }
+    const std::string name = std::string(kind) + "." + std::to_string(getpid()) + ".jsonl";
+    return std::fopen((settings().directory + "/" + name).c_str(), "ae");
+}
+
 bool has(Trait trait) {
     return tracehook::nccl::has(trait, settings().version);
 }

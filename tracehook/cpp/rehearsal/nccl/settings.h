@@ -6,6 +6,7 @@
 #include "nccl/traits.h"
 
 #include <chrono>
+#include <cstdio>
 #include <string>
 
 namespace tracehook::rehearsal::nccl {
@@ -70,6 +71,10 @@ bool graph_register();
 
 // Makes the directory if it is not there; false if that failed.
 bool ensure_directory();
+
+// Opens the file of such records of this process, to append a line. Null if there is no directory
+// of records, or if that failed.
+std::FILE* open_record(const char* kind);
 
 using tracehook::nccl::Trait;
 

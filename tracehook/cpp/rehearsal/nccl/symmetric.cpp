@@ -1,6 +1,5 @@
 #include "symmetric.h"
 
-#include "folding.h"
 #include "reduction.h"
 #include "rehearsal/cuda/device.h"
 #include "settings.h"
@@ -59,21 +58,11 @@ class PieceReader {
     std::vector<PeerMemory> memory_;
 };
 
-// Whether the memory of each rank can be mapped by all others.
-bool is_one_domain(const Communicator& communicator) {
-    for (int rank = 0; rank < communicator.ranks(); ++rank) {
-        if (communicator.meeting().member(rank).machine != settings().machine) {
-            return false;
-        }
-    }
-    return true;
-}
-
 } // namespace
 
 bool takes_symmetric_path(const Operation& operation, const Communicator& communicator) {
     if (communicator.ranks() < 2 || operation.count == 0 || !has_kernel(operation) ||
-        !is_one_domain(communicator)) {
+        !communicator.meeting().is_one_machine()) {
         return false;
     }
     const bool relaxed = has(Trait::kOneBufferIsEnough);

@@ -204,10 +204,7 @@ Result register_windows(const char* call, std::vector<WindowRequest> requests, b
         return std::tuple(request.communicator->key(), request.communicator->rank(),
                           request.is_device_communicator);
     };
-    std::stable_sort(requests.begin(), requests.end(),
-                     [&](const WindowRequest& left, const WindowRequest& right) {
-                         return name(left) < name(right);
-                     });
+    std::ranges::stable_sort(requests, {}, name);
     for (RequestIterator begin = requests.begin(); begin != requests.end();) {
         const RequestIterator end =
             std::find_if(begin, requests.end(), [&](const WindowRequest& request) {

@@ -96,8 +96,7 @@ Window WindowTable::add(const std::shared_ptr<const MappedMemory>& memory, Exten
 
 std::optional<WindowTable::Removed> WindowTable::remove(Window handle) {
     const std::lock_guard lock(mutex_);
-    const auto entry = std::find_if(entries_.begin(), entries_.end(),
-                                    [&](const Entry& each) { return each.handle == handle; });
+    const auto entry = std::ranges::find(entries_, handle, &Entry::handle);
     if (entry == entries_.end()) {
         return std::nullopt;
     }

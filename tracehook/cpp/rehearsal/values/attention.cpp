@@ -21,6 +21,8 @@
 namespace tracehook::rehearsal::values {
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 // softmax(scale * Q K^T + bias) in float, with a mask of what dropout leaves.
 struct Attention {
     at::Tensor query;
@@ -29,8 +31,10 @@ struct Attention {
     at::Tensor bias; // undefined: none
     double dropout = 0;
     bool causal = false;
+    bool from_bottom_right = false; // of a causal mask, else from the top left
     std::optional<double> given_scale;
-    uint64_t seed = 0;
+    std::optional<at::Generator> generator; // what dropout takes its numbers from, else a new one
+    uint64_t seed = 0;                      // of this
 
     // Fewer heads of keys than of queries: each serves several.
     at::Tensor for_all_heads(const at::Tensor& tensor) const {
@@ -45,15 +49,14 @@ struct Attention {
     at::Tensor scores() const {
         at::Tensor all = at::matmul(query, for_all_heads(key).transpose(-2, -1)) * scale();
         if (causal) {
+            const int64_t ahead = from_bottom_right ? all.size(-1) - all.size(-2) : 0;
             const at::Tensor seen =
-                at::ones({all.size(-2), all.size(-1)}, at::TensorOptions(at::kBool)).tril();
-            all = all.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
+                at::ones({all.size(-2), all.size(-1)}, at::TensorOptions(at::kBool)).tril(ahead);
+            all = all.masked_fill(seen.logical_not(), -kInfinity);
         }
         if (bias.defined()) {
-            all =
-                bias.scalar_type() == at::kBool
-                    ? all.masked_fill(bias.logical_not(), -std::numeric_limits<double>::infinity())
-                    : all + bias;
+            all = bias.scalar_type() == at::kBool ? all.masked_fill(bias.logical_not(), -kInfinity)
+                                                  : all + bias;
         }
         return all;
     }
@@ -63,7 +66,7 @@ struct Attention {
             return at::ones({}, weights.options());
         }
         at::Tensor kept = at::empty(weights.sizes(), weights.options());
-        kept.bernoulli_(1 - dropout, generator_of(seed, 0));
+        kept.bernoulli_(1 - dropout, generator ? *generator : generator_of(seed, 0));
         return dropout < 1 ? kept / (1 - dropout) : kept;
     }
 };
@@ -156,6 +159,12 @@ Attention inputs(const Values& arguments, size_t first) {
     return attention;
 }
 
+// Where the sequences of a packed batch begin, and where the last one ends.
+std::vector<int64_t> bounds(const at::Tensor& offsets) {
+    const at::Tensor all = offsets.to(at::kLong).contiguous();
+    return {all.data_ptr<int64_t>(), all.data_ptr<int64_t>() + all.numel()};
+}
+
 } // namespace
 
 Values flash_attention(const Values& arguments, std::optional<at::Generator>& generator) {
@@ -210,6 +219,52 @@ Values efficient_attention_backward(const Values& arguments, std::optional<at::G
         bias_gradient = found.scores.sum_to_size(attention.bias.sizes());
     }
     return {found.query, found.key, found.value, bias_gradient};
+}
+
+// Forward only. Sequences of different lengths lie one after another in a batch of one.
+Values attention_of_sequences(const Values& arguments, std::optional<at::Generator>& generator) {
+    constexpr int64_t kFromBottomRight = 2;
+    constexpr int64_t kBlock = 32; // rows that the kernel rounds up to in what it notes
+    const Attention whole = inputs(arguments, 0);
+    const at::Tensor& query = whole.query;
+    const at::Tensor bias = optional_tensor(arguments[3]);
+    at::Tensor output = at::empty(
+        {query.size(0), query.size(1), query.size(2), whole.value.size(-1)}, query.options());
+    const bool packed = arguments[4].isTensor() && arguments[5].isTensor();
+    std::vector<int64_t> rows;
+    std::vector<int64_t> columns;
+    if (packed) {
+        rows = bounds(arguments[4].toTensor());
+        columns = bounds(arguments[5].toTensor());
+    }
+    const int64_t sequences = packed ? static_cast<int64_t>(rows.size()) - 1 : query.size(0);
+    const int64_t longest = packed && arguments[6].isInt() ? arguments[6].toInt() : query.size(1);
+    const int64_t noted = arguments[10].toBool() ? (longest + kBlock - 1) / kBlock * kBlock : 0;
+    at::Tensor logsumexp =
+        at::full({sequences, query.size(2), noted}, kInfinity, query.options().dtype(at::kFloat));
+    Attention part = whole;
+    part.dropout = arguments[8].toDouble();
+    part.causal = arguments[9].toInt() != 0;
+    part.from_bottom_right = arguments[9].toInt() == kFromBottomRight;
+    part.given_scale = scale_of(arguments[11]);
+    part.generator = generator;
+    for (int64_t number = 0; number < sequences; ++number) {
+        // Of rows, heads, values.
+        const auto at_of = [&](const at::Tensor& tensor, const std::vector<int64_t>& starts) {
+            const auto place = static_cast<std::size_t>(number);
+            return packed ? tensor[0].slice(0, starts[place], starts[place + 1]) : tensor[number];
+        };
+        part.query = at_of(query, rows).transpose(0, 1);
+        part.key = at_of(whole.key, columns).transpose(0, 1);
+        part.value = at_of(whole.value, columns).transpose(0, 1);
+        part.bias = bias.defined() ? wide(packed ? bias : bias[number]) : bias;
+        const Forward made = forward(part, query.scalar_type());
+        at_of(output, rows).copy_(made.output.transpose(0, 1));
+        if (noted != 0) {
+            logsumexp[number].slice(1, 0, made.logsumexp.size(1)).copy_(made.logsumexp);
+        }
+    }
+    return {output.to(arguments[0].toTensor().scalar_type()), logsumexp};
 }
 
 // Of nested tensors a device rounds the longest length up, where the host does not.

@@ -8,15 +8,8 @@
 #include "rehearsal/values/uncomputed.h"
 #include "rehearsal/values/unwritten.h"
 
-#include <string>
-#include <utility>
-
 namespace tracehook::rehearsal::values {
 namespace {
-
-bool is_written(const c10::Argument& argument) {
-    return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-}
 
 // Returns false, and poisons it, if the host's kernel gave no such result.
 bool fill_result(const at::Tensor& to, const at::Tensor& from) {
@@ -42,6 +35,10 @@ void poison_all(const c10::IValue& value) {
 }
 
 } // namespace
+
+bool is_written(const c10::Argument& argument) {
+    return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
 
 Computation::Computation(const c10::OperatorHandle& operation, const Values& arguments,
                          const Values& results, HostFunction function,

@@ -12,7 +12,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 namespace tracehook::rehearsal::values {
@@ -21,7 +20,8 @@ using Values = std::vector<c10::IValue>;
 
 // What the host does where PyTorch has no CPU kernel of that operation: it takes the arguments (on
 // the host) and returns the results.
-using HostFunction = Values (*)(const Values& arguments, std::optional<at::Generator>& generator);
+using OnHost = Values(const Values& arguments, std::optional<at::Generator>& generator);
+using HostFunction = OnHost*;
 
 class Computation {
   public:
@@ -50,6 +50,9 @@ class Computation {
     std::optional<RandomPlace> random_;
     std::optional<size_t> generator_argument_;
 };
+
+// Whether an operation writes to this argument, or to what it returns as this result.
+bool is_written(const c10::Argument& argument);
 
 // Gives a computation to the current stream of a device: to run, or to give up.
 void give(at::Device device, const std::shared_ptr<Computation>& computation, bool compute);

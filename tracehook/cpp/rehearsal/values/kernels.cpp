@@ -1,6 +1,7 @@
 #include "rehearsal/values/kernels.h"
 
 #include "rehearsal/values/beneath.h"
+#include "rehearsal/values/host_functions.h"
 #include "rehearsal/values/limits.h"
 #include "rehearsal/values/random.h"
 #include "rehearsal/values/stream.h"
@@ -11,6 +12,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -44,8 +46,7 @@ void copy_between(const at::Tensor& to, const at::Tensor& from, bool non_blockin
     target.copy_(moved);
 }
 
-bool is_copy(const c10::OperatorHandle& operation) {
-    const std::string& name = operation.schema().name();
+bool is_copy(const std::string& name) {
     return name == "aten::copy_" || name == "aten::_foreach_copy_";
 }
 
@@ -57,8 +58,8 @@ void overwrite(const at::Tensor& target, const at::Tensor& from) {
 }
 
 // Whether PyTorch's kernel gave the device a copy of memory, which is real, and no kernel.
-bool moved_memory(const c10::OperatorHandle& operation, const Values& arguments) {
-    return operation.schema().name() == "aten::copy_" && is_on_device(arguments[1].toTensor()) &&
+bool moved_memory(const std::string& name, const Values& arguments) {
+    return name == "aten::copy_" && is_on_device(arguments[1].toTensor()) &&
            is_moved_as_memory(arguments[0].toTensor(), arguments[1].toTensor());
 }
 
@@ -82,19 +83,18 @@ c10::IValue on_device(const c10::IValue& value, at::Device device, bool copied) 
 
 // Puts results in the place of the arguments on the stack. Those that are arguments stay what they
 // are, and get the sizes that were computed.
-void replace(const c10::OperatorHandle& operation, torch::jit::Stack* stack,
-             const Values& arguments, const Values& results, at::Device device, bool copied) {
-    const c10::FunctionSchema& schema = operation.schema();
-    torch::jit::drop(*stack, arguments.size());
+void replace(const Call& call, const Values& arguments, const Values& results, at::Device device,
+             bool copied) {
+    torch::jit::drop(*call.stack, arguments.size());
     for (size_t index = 0; index < results.size(); ++index) {
-        const c10::AliasInfo* const alias = schema.returns()[index].alias_info();
-        if (alias == nullptr || !alias->isWrite()) {
-            stack->push_back(on_device(results[index], device, copied));
+        const c10::Argument& made = call.schema().returns()[index];
+        if (!is_written(made)) {
+            call.stack->push_back(on_device(results[index], device, copied));
             continue;
         }
         for (size_t at = 0; at < arguments.size(); ++at) {
-            const c10::AliasInfo* const same = schema.arguments()[at].alias_info();
-            if (same != nullptr && *same == *alias && arguments[at].isTensor()) {
+            const c10::AliasInfo* const same = call.schema().arguments()[at].alias_info();
+            if (same != nullptr && *same == *made.alias_info() && arguments[at].isTensor()) {
                 const at::Tensor& target = arguments[at].toTensor();
                 const at::Tensor& result = results[index].toTensor();
                 if (target.sizes() != result.sizes()) {
@@ -103,7 +103,7 @@ void replace(const c10::OperatorHandle& operation, torch::jit::Stack* stack,
                 if (copied) {
                     overwrite(target, result);
                 }
-                stack->push_back(target);
+                call.stack->push_back(target);
                 break;
             }
         }
@@ -112,10 +112,9 @@ void replace(const c10::OperatorHandle& operation, torch::jit::Stack* stack,
 
 // A sparse argument that is written gets other indices and values; PyTorch does that with
 // operations that are computed.
-bool writes_sparse(const c10::OperatorHandle& operation, const Values& arguments) {
+bool writes_sparse(const c10::FunctionSchema& schema, const Values& arguments) {
     for (size_t index = 0; index < arguments.size(); ++index) {
-        const c10::AliasInfo* const alias = operation.schema().arguments()[index].alias_info();
-        if (alias != nullptr && alias->isWrite() && arguments[index].isTensor() &&
+        if (is_written(schema.arguments()[index]) && arguments[index].isTensor() &&
             arguments[index].toTensor().layout() != at::kStrided) {
             return true;
         }
@@ -124,10 +123,6 @@ bool writes_sparse(const c10::OperatorHandle& operation, const Values& arguments
 }
 
 } // namespace
-
-Values last(const torch::jit::Stack& stack, size_t count) {
-    return {stack.end() - static_cast<std::ptrdiff_t>(count), stack.end()};
-}
 
 Place place_of(const Values& arguments) {
     Place place;
@@ -156,53 +151,49 @@ Place place_of(const Values& arguments) {
     return place;
 }
 
-void Computed::operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
-                          torch::jit::Stack* stack) {
-    const Values arguments = last(*stack, operation.schema().arguments().size());
+void Computed::work(const Call& call) {
+    const Values arguments = call.arguments();
+    const std::string& name = call.schema().name();
     const Place place = place_of(arguments);
-    if (place.several && most_elements() > 0 && !Within::holds() &&
-        operation.schema().name() == "aten::copy_" &&
+    if (place.several && most_elements() > 0 && !Within::holds() && name == "aten::copy_" &&
         !is_moved_as_memory(arguments[0].toTensor(), arguments[1].toTensor())) {
         copy_between(arguments[0].toTensor(), arguments[1].toTensor(), arguments[2].toBool());
-        torch::jit::drop(*stack, arguments.size());
-        stack->push_back(arguments[0]);
+        torch::jit::drop(*call.stack, arguments.size());
+        call.stack->push_back(arguments[0]);
         return;
     }
-    const bool moves = is_copy(operation) && (place.several || place.on_host);
+    const bool moves = is_copy(name) && (place.several || place.on_host);
     const bool is_part = Within::holds() && !how_.part_of_others;
     if (!place.device || moves || place.sparse || is_part) {
         // A copy between devices is made of memory copies, and of copies on one device. What is
         // done with sparse tensors is done with their indices and values.
-        call_original(operation, keys, stack);
+        call_original(call);
         return;
     }
     std::optional<RandomPlace> random;
     if (how_.random) {
         random = random_place(arguments, *place.device);
     }
-    make_results(operation, keys, stack, arguments, *place.device);
-    const Values results = last(*stack, operation.schema().returns().size());
-    const std::string& name = operation.schema().name();
+    make_results(call, arguments, *place.device);
+    const Values results = call.results();
     const bool has_kernel = how_.function != nullptr ||
-                            operation.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+                            call.operation.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
     const bool compute = has_kernel && is_within_limits(arguments, results, how_.product);
-    if (!compute && moved_memory(operation, arguments)) {
+    if (!compute && moved_memory(name, arguments)) {
         return;
     }
     if (!compute) {
         note_uncomputed(name, has_kernel ? "large" : "no-kernel");
     }
     give(*place.device,
-         std::make_shared<Computation>(operation, arguments, results, how_.function, random),
+         std::make_shared<Computation>(call.operation, arguments, results, how_.function, random),
          compute);
 }
 
-void Computed::make_results(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
-                            torch::jit::Stack* stack, const Values& arguments,
-                            at::Device device) const {
+void Computed::make_results(const Call& call, const Values& arguments, at::Device device) const {
     if (!how_.without_original) {
         const Within within;
-        call_original(operation, keys, stack);
+        call_original(call);
         return;
     }
     Values results;
@@ -211,47 +202,44 @@ void Computed::make_results(const c10::OperatorHandle& operation, c10::DispatchK
     }
     {
         const Beneath beneath;
-        operation.callBoxed(results);
+        call.operation.callBoxed(results);
     }
-    replace(operation, stack, arguments, results, device, false);
+    replace(call, arguments, results, device, false);
 }
 
-void SizedByValues::operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
-                               torch::jit::Stack* stack) {
-    const Values arguments = last(*stack, operation.schema().arguments().size());
+void SizedByValues::work(const Call& call) {
+    const Values arguments = call.arguments();
     const Place place = place_of(arguments);
-    if (!place.device || writes_sparse(operation, arguments)) {
-        call_original(operation, keys, stack);
+    if (!place.device || writes_sparse(call.schema(), arguments)) {
+        call_original(call);
         return;
     }
     TORCH_CHECK(
         is_within_limits(arguments, {}, false), "rehearsal: the size of what ",
-        operation.schema().name(),
+        call.schema().name(),
         " returns depends on values, and this rehearsal computes values of tensors of up to ",
         most_elements(), " elements: raise --values of tracehook rehearse, or keep this ",
         "step out of the rehearsal");
     wait_for_stream(*place.device);
     Values results;
     for (size_t index = 0; index < arguments.size(); ++index) {
-        const c10::AliasInfo* const alias = operation.schema().arguments()[index].alias_info();
         results.push_back(for_host(arguments[index]));
         make_ready(results.back());
-        if (alias != nullptr && alias->isWrite() && arguments[index].isTensor()) {
+        if (is_written(call.schema().arguments()[index]) && arguments[index].isTensor()) {
             // The kernel gives it the size that it finds.
             results.back() = results.back().toTensor().clone();
         }
     }
     {
         const Beneath beneath;
-        operation.callBoxed(results);
+        call.operation.callBoxed(results);
     }
-    replace(operation, stack, arguments, results, *place.device, true);
+    replace(call, arguments, results, *place.device, true);
 }
 
-void Empty::operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
-                       torch::jit::Stack* stack) {
-    call_original(operation, keys, stack);
-    const at::Tensor made = stack->back().toTensor();
+void Empty::work(const Call& call) {
+    call_original(call);
+    const at::Tensor made = call.stack->back().toTensor();
     if (Within::holds() || !is_on_device(made) || made.numel() == 0 || made.is_quantized() ||
         is_capturing(made.device())) {
         return;
@@ -260,6 +248,37 @@ void Empty::operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet
         const Beneath beneath;
         poison_new(alias);
     });
+}
+
+void MadeOfOthers::work(const Call& call) {
+    const Values arguments = call.arguments();
+    {
+        const Launches launches;
+        call_original(call);
+        if (!launches.any()) {
+            return;
+        }
+    }
+    const Values results = call.results();
+    Place place = place_of(arguments);
+    if (!place.device) {
+        place = place_of(results);
+    }
+    // An argument that is written may be half written by now.
+    const HostFunction function = host_function_of(call.operation.operator_name());
+    const bool has_kernel =
+        (function != nullptr || call.operation.hasComputedKernelForDispatchKey(host_)) &&
+        std::ranges::none_of(call.schema().arguments(), is_written);
+    const bool compute = has_kernel && is_within_limits(arguments, results, true);
+    if (!compute) {
+        note_uncomputed(call.schema().name(), has_kernel ? "large" : "no-kernel");
+    }
+    if (place.device) {
+        give(*place.device,
+             std::make_shared<Computation>(call.operation, arguments, results, function,
+                                           std::nullopt),
+             compute);
+    }
 }
 
 } // namespace tracehook::rehearsal::values

@@ -12,13 +12,25 @@
 #include <ATen/core/op_registration/op_registration.h>
 #include <ATen/core/stack.h>
 #include <optional>
-#include <string>
 #include <utility>
 
 namespace tracehook::rehearsal::values {
 
-// The last values on the stack.
-Values last(const torch::jit::Stack& stack, size_t count);
+// A call of an operation, as PyTorch's dispatcher hands it over.
+struct Call {
+    const c10::OperatorHandle& operation;
+    c10::DispatchKeySet keys;
+    torch::jit::Stack* stack; // the arguments at its end, and afterwards the results
+
+    const c10::FunctionSchema& schema() const { return operation.schema(); }
+    Values arguments() const { return last(schema().arguments().size()); }
+    Values results() const { return last(schema().returns().size()); }
+
+  private:
+    Values last(size_t count) const {
+        return {stack->end() - static_cast<std::ptrdiff_t>(count), stack->end()};
+    }
+};
 
 // The device of all tensors that are not on the host; none if they are on several, or if a tensor
 // with elements is on the host that is more than a number.
@@ -36,11 +48,17 @@ class DeviceKernel : public c10::OperatorKernel {
   public:
     explicit DeviceKernel(c10::SafeKernelFunction original) : original_(std::move(original)) {}
 
+    void operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
+                    torch::jit::Stack* stack) {
+        work({operation, keys, stack});
+    }
+
   protected:
-    // Calls PyTorch's kernel with what the stack holds.
-    void call_original(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
-                       torch::jit::Stack* stack) const {
-        original_.callBoxed(operation, keys, stack);
+    virtual void work(const Call& call) = 0;
+
+    // Calls PyTorch's kernel.
+    void call_original(const Call& call) const {
+        original_.callBoxed(call.operation, call.keys, call.stack);
     }
 
   private:
@@ -62,12 +80,9 @@ class Computed : public DeviceKernel {
     Computed(c10::SafeKernelFunction original, How how)
         : DeviceKernel(std::move(original)), how_(how) {}
 
-    void operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
-                    torch::jit::Stack* stack);
-
   private:
-    void make_results(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
-                      torch::jit::Stack* stack, const Values& arguments, at::Device device) const;
+    void work(const Call& call) override;
+    void make_results(const Call& call, const Values& arguments, at::Device device) const;
 
     const How how_;
 };
@@ -76,8 +91,9 @@ class Computed : public DeviceKernel {
 class SizedByValues : public DeviceKernel {
   public:
     using DeviceKernel::DeviceKernel;
-    void operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
-                    torch::jit::Stack* stack);
+
+  private:
+    void work(const Call& call) override;
 };
 
 // PyTorch makes it of other operations, which are computed one by one, and sometimes of kernels of
@@ -88,10 +104,9 @@ class MadeOfOthers : public DeviceKernel {
     MadeOfOthers(c10::SafeKernelFunction original, c10::DispatchKey host)
         : DeviceKernel(std::move(original)), host_(host) {}
 
-    void operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
-                    torch::jit::Stack* stack);
-
   private:
+    void work(const Call& call) override;
+
     const c10::DispatchKey host_;
 };
 
@@ -99,8 +114,9 @@ class MadeOfOthers : public DeviceKernel {
 class Empty : public DeviceKernel {
   public:
     using DeviceKernel::DeviceKernel;
-    void operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
-                    torch::jit::Stack* stack);
+
+  private:
+    void work(const Call& call) override;
 };
 
 } // namespace tracehook::rehearsal::values

@@ -43,64 +43,64 @@ torch::Library& new_library(c10::DispatchKey key, const char* space = "aten") {
     return *new torch::Library(torch::Library::IMPL, space, key, __FILE__, __LINE__);
 }
 
-void put(torch::Library& library, const c10::OperatorHandle& operation) {
-    const std::string& qualified = operation.operator_name().name;
-    const std::string name = without_namespace(qualified);
-    const std::string target = target_of(operation.operator_name());
+void put(torch::Library& library, const c10::OperatorName& name,
+         std::unique_ptr<DeviceKernel> kernel) {
+    library.impl(target_of(name).c_str(),
+                 torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+}
+
+// The kernel that takes the place of an operation's; null if it stays.
+std::unique_ptr<DeviceKernel> kernel_for(const c10::OperatorHandle& operation) {
+    const std::string name = without_namespace(operation.operator_name().name);
     const bool computes = most_elements() > 0;
     c10::SafeKernelFunction original =
         operation.getComputedKernelForDispatchKey(c10::DispatchKey::CUDA);
-    std::unique_ptr<c10::OperatorKernel> kernel;
     if (name == "empty" || name == "empty_strided") {
-        if (!computes) {
-            return;
-        }
-        library.impl(target.c_str(), torch::CppFunction::makeFromBoxedFunctor(
-                                         std::make_unique<Empty>(std::move(original))));
-    } else if (std::regex_match(name, sized_by_values())) {
-        library.impl(target.c_str(), torch::CppFunction::makeFromBoxedFunctor(
-                                         std::make_unique<SizedByValues>(std::move(original))));
-    } else {
-        Computed::How how;
-        how.without_original = std::regex_match(name, without_original());
-        if (!computes && !how.without_original) {
-            return;
-        }
-        how.product = std::regex_match(name, products());
-        how.part_of_others = std::regex_match(name, part_of_others());
-        how.random = operation.hasTag(at::Tag::nondeterministic_seeded);
-        how.function = host_function_of(operation.operator_name());
-        library.impl(target.c_str(), torch::CppFunction::makeFromBoxedFunctor(
-                                         std::make_unique<Computed>(std::move(original), how)));
+        return computes ? std::make_unique<Empty>(std::move(original)) : nullptr;
+    }
+    if (std::regex_match(name, sized_by_values)) {
+        return std::make_unique<SizedByValues>(std::move(original));
+    }
+    Computed::How how;
+    how.without_original = std::regex_match(name, without_original);
+    how.product = std::regex_match(name, products);
+    how.part_of_others = std::regex_match(name, part_of_others);
+    how.random = operation.hasTag(at::Tag::nondeterministic_seeded);
+    how.function = host_function_of(operation.operator_name());
+    return computes || how.without_original ? std::make_unique<Computed>(std::move(original), how)
+                                            : nullptr;
+}
+
+void put(torch::Library& library, const c10::OperatorHandle& operation) {
+    if (std::unique_ptr<DeviceKernel> kernel = kernel_for(operation)) {
+        put(library, operation.operator_name(), std::move(kernel));
     }
 }
 
 // Also where it makes no tensor at all.
 bool makes_views(const c10::OperatorHandle& operation) {
     const std::vector<c10::Argument>& returns = operation.schema().returns();
-    return std::none_of(returns.begin(), returns.end(), [](const c10::Argument& made) {
+    return std::ranges::none_of(returns, [](const c10::Argument& made) {
         return made.type()->isSubtypeOf(*c10::TensorType::get()) &&
-               (made.alias_info() == nullptr || made.alias_info()->isWrite());
+               (made.alias_info() == nullptr || is_written(made));
     });
 }
 
 void put_sparse(torch::Library& library, c10::DispatchKey key) {
     c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
     for (const c10::OperatorName& name : dispatcher.getRegistrationsForDispatchKey(key)) {
-        if (std::regex_match(without_namespace(name.name), for_sparse())) {
-            const c10::OperatorHandle operation = *dispatcher.findOp(name);
-            library.impl(target_of(name).c_str(),
-                         torch::CppFunction::makeFromBoxedFunctor(std::make_unique<SizedByValues>(
-                             operation.getComputedKernelForDispatchKey(key))));
+        if (std::regex_match(without_namespace(name.name), for_sparse)) {
+            put(library, name,
+                std::make_unique<SizedByValues>(
+                    dispatcher.findOp(name)->getComputedKernelForDispatchKey(key)));
         }
     }
 }
 
 void put_made_of_others(torch::Library& library, const c10::OperatorHandle& operation,
                         c10::DispatchKey key, c10::DispatchKey host) {
-    library.impl(target_of(operation.operator_name()).c_str(),
-                 torch::CppFunction::makeFromBoxedFunctor(std::make_unique<MadeOfOthers>(
-                     operation.getComputedKernelForDispatchKey(key), host)));
+    put(library, operation.operator_name(),
+        std::make_unique<MadeOfOthers>(operation.getComputedKernelForDispatchKey(key), host));
 }
 
 bool is_sparse(c10::DispatchKey key) {
@@ -115,8 +115,8 @@ void put_made_of_others(c10::DispatchKey key, c10::DispatchKey host, const char*
         const std::optional<c10::OperatorHandle> operation = dispatcher.findOp(name);
         if (name.name.starts_with(std::string(space) + "::") && operation &&
             operation->hasSchema() && !makes_views(*operation) &&
-            !(is_sparse(key) && (std::regex_match(without_namespace(name.name), for_sparse()) ||
-                                 std::regex_match(without_namespace(name.name), left_alone())))) {
+            !(is_sparse(key) && (std::regex_match(without_namespace(name.name), for_sparse) ||
+                                 std::regex_match(without_namespace(name.name), left_alone)))) {
             put_made_of_others(library, *operation, key, host);
         }
     }
@@ -133,7 +133,7 @@ int begin() {
     const auto replace = [&](const c10::OperatorName& name) {
         const std::optional<c10::OperatorHandle> operation = dispatcher.findOp(name);
         if (operation && operation->hasSchema() &&
-            !std::regex_match(without_namespace(name.name), left_alone()) &&
+            !std::regex_match(without_namespace(name.name), left_alone) &&
             target_of(name) != kRefusesAliases) {
             put(library, *operation);
             ++count;
@@ -144,7 +144,7 @@ int begin() {
         if (name.name.starts_with("aten::")) {
             replace(name);
         } else if (name.name.starts_with("symm_mem::") && most_elements() > 0 &&
-                   std::regex_match(without_namespace(name.name), between_ranks())) {
+                   std::regex_match(without_namespace(name.name), between_ranks)) {
             put(symmetric, *dispatcher.findOp(name));
         }
     }
@@ -159,7 +159,7 @@ int begin() {
         using Key = c10::DispatchKey;
         for (const c10::OperatorName& name :
              dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CUDA)) {
-            if (std::regex_match(name.name, makes_other_kinds())) {
+            if (std::regex_match(name.name, makes_other_kinds)) {
                 put_made_of_others(library, *dispatcher.findOp(name), Key::CUDA, Key::CPU);
             }
         }

@@ -30,7 +30,7 @@ bool is_within_limits(const std::vector<c10::IValue>& arguments,
         const int64_t count = elements_of(tensor);
         if (count > largest[2]) {
             largest[2] = count;
-            std::sort(largest.begin(), largest.end(), std::greater<>());
+            std::ranges::sort(largest, std::greater<>());
         }
     };
     for (const std::vector<c10::IValue>* values : {&arguments, &results}) {
@@ -39,7 +39,7 @@ bool is_within_limits(const std::vector<c10::IValue>& arguments,
         }
     }
     const int64_t limit = most_elements();
-    if (largest[0] > limit || (largest[0] > cuda::kSmallTensor && memory_is_short())) {
+    if (largest[0] > limit || (largest[0] > cuda::kSmallTensor && emu_memory_is_short() != 0)) {
         return false;
     }
     if (!product || largest[2] == 0) {
@@ -50,10 +50,6 @@ bool is_within_limits(const std::vector<c10::IValue>& arguments,
                                    std::sqrt(static_cast<double>(largest[1])) *
                                    std::sqrt(static_cast<double>(largest[2]));
     return multiplications <= kProducts * static_cast<double>(limit);
-}
-
-bool memory_is_short() {
-    return emu_memory_is_short() != 0;
 }
 
 } // namespace tracehook::rehearsal::values

@@ -7,7 +7,6 @@
 #include <ATen/core/ivalue.h>
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace tracehook::rehearsal::values {
@@ -20,9 +19,5 @@ int64_t most_elements();
 // sixteen times as many multiplications.
 bool is_within_limits(const std::vector<c10::IValue>& arguments,
                       const std::vector<c10::IValue>& results, bool product);
-
-// Whether so little memory is left on this machine that only small results may be written: the
-// memory of emulated devices is only taken when somebody writes to it.
-bool memory_is_short();
 
 } // namespace tracehook::rehearsal::values

@@ -5,7 +5,6 @@
 #include <ATen/core/ivalue.h>
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 namespace tracehook::rehearsal::values {

@@ -7,9 +7,7 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <memory>
 #include <shared_mutex>
-#include <thread>
 #include <utility>
 
 namespace tracehook::rehearsal::values {

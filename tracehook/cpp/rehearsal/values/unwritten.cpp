@@ -26,8 +26,7 @@ class Touched {
                 loops_.push_back({tensor.size(index), tensor.stride(index) * bytes_});
             }
         }
-        std::sort(loops_.begin(), loops_.end(),
-                  [](const Loop& left, const Loop& right) { return left.step > right.step; });
+        std::ranges::sort(loops_, std::ranges::greater(), &Loop::step);
         while (!loops_.empty() && loops_.back().step <= bytes_ + kPage) {
             bytes_ += (loops_.back().count - 1) * loops_.back().step;
             loops_.pop_back();
@@ -160,7 +159,7 @@ void make_ready(const c10::IValue& argument) {
 
 void poison(const at::Tensor& alias) {
     const int64_t most = most_elements();
-    poison_up_to(memory_is_short() ? std::min(kMostNew, most) : most, alias);
+    poison_up_to(emu_memory_is_short() != 0 ? std::min(kMostNew, most) : most, alias);
 }
 
 void poison_new(const at::Tensor& alias) {

@@ -2,12 +2,11 @@
 #include "device.h"
 
 #include "backing.h"
-#include "identity.h"
-
 #include "capture.h"
 #include "copy.h"
 #include "cuda_abi.h"
 #include "devices.h"
+#include "identity.h"
 #include "memory.h"
 #include "memory_handles.h"
 #include "runtime_call.h"

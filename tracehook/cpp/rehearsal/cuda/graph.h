@@ -8,7 +8,6 @@
 // the last reference, without a lock.
 #pragma once
 
-#include "cuda_abi.h"
 #include "handle_table.h"
 #include "leaked.h"
 #include "stream.h"

@@ -70,9 +70,10 @@ Status Captures::end(const std::shared_ptr<Stream>& stream, std::shared_ptr<Grap
     return status;
 }
 
-std::optional<Status> Captures::record(const std::shared_ptr<Stream>& stream, Node::Launch launch) {
+std::optional<Status> Captures::record(const std::shared_ptr<Stream>& stream,
+                                       const Node::Launch& launch) {
     return in_capture(*stream, [&](Member& at) {
-        at.front = {at.capture->graph->add({std::move(launch), std::move(at.front)})};
+        at.front = {at.capture->graph->add({launch, std::move(at.front)})};
         return kSuccess;
     });
 }

@@ -64,7 +64,7 @@ class Captures {
 
     // Work for `stream`. None: it is not captured, the caller does the work. Otherwise it was
     // recorded or refused.
-    std::optional<Status> record(const std::shared_ptr<Stream>& stream, Node::Launch launch);
+    std::optional<Status> record(const std::shared_ptr<Stream>& stream, const Node::Launch& launch);
 
     // An event recorded on `stream`: as `record`, but without a node; `point` is set on success.
     std::optional<Status> mark(const std::shared_ptr<Stream>& stream,

@@ -14,19 +14,13 @@
 
 namespace tracehook::rehearsal::cuda {
 
+// Does `launch` with a stream, when that waits for what it has to wait for; or leaves it to the
+// graph that is being captured there.
+Status launch_on_stream(void* handle, const Node::Launch& launch);
+
 // Gives `work` to a stream in the order that CUDA defines; it may run before this returns.
 template <typename Work> Status run_on_stream(void* handle, Work&& work) {
-    const StreamTable& table = StreamTable::instance();
-    const std::shared_ptr<Stream> stream = table.find(handle);
-    if (stream == nullptr) {
-        return kInvalidResourceHandle;
-    }
-    if (const auto answer = Captures::instance().record(stream, repeated(work))) {
-        return *answer;
-    }
-    table.order(stream);
-    stream->submit(std::forward<Work>(work));
-    return kSuccess;
+    return launch_on_stream(handle, repeated(std::forward<Work>(work)));
 }
 
 // From ordinary host memory: the source may be reused at once. To ordinary host memory: waits.

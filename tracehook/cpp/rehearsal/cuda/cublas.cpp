@@ -18,37 +18,7 @@ struct Heuristic {
 };
 static_assert(sizeof(Heuristic) == 96);
 
-// Callers only pass a handle on, and compare it with null.
-int give_handle(void** handle) {
-    static char anything;
-    *handle = &anything;
-    return kCublasSuccess;
-}
-
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
-
-EMU_EXPORT int cublasCreate_v2(void** handle) {
-    return give_handle(handle);
-}
-
-EMU_EXPORT int cublasLtCreate(void** handle) {
-    return give_handle(handle);
-}
-
-EMU_EXPORT int cublasLtMatmulDescCreate(void** descriptor, int, int) {
-    return give_handle(descriptor);
-}
-
-EMU_EXPORT int cublasLtMatmulPreferenceCreate(void** preference) {
-    return give_handle(preference);
-}
-
-EMU_EXPORT int cublasLtMatrixLayoutCreate(void** layout, int, uint64_t, uint64_t, int64_t) {
-    return give_handle(layout);
-}
 
 EMU_EXPORT size_t cublasLtGetVersion() {
     return kCublasVersion;
@@ -59,10 +29,7 @@ EMU_EXPORT int cublasGetPointerMode_v2(void*, int* mode) {
     return kCublasSuccess;
 }
 
-EMU_EXPORT int cublasGetMathMode(void*, int* mode) {
-    *mode = 0;
-    return kCublasSuccess;
-}
+EMU_ALIAS(cublasGetMathMode, cublasGetPointerMode_v2)
 
 EMU_EXPORT int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*,
                                               int requested, Heuristic* results, int* count) {
@@ -78,13 +45,31 @@ EMU_EXPORT int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*,
         return kCublasSuccess;                                                                     \
     }
 
+// Callers only pass a handle on, and compare it with null.
+#define GIVE_HANDLE(name)                                                                          \
+    EMU_EXPORT int name(void** handle) {                                                           \
+        static char anything;                                                                      \
+        *handle = &anything;                                                                       \
+        return kCublasSuccess;                                                                     \
+    }
+
 #define COMPUTE(name)                                                                              \
     EMU_EXPORT int name() {                                                                        \
         tell_of_launch(#name);                                                                     \
         return kCublasSuccess;                                                                     \
     }
 
+#define COMPUTE_EACH_TYPE(name)                                                                    \
+    COMPUTE(cublasS##name)                                                                         \
+    COMPUTE(cublasD##name)                                                                         \
+    COMPUTE(cublasC##name)                                                                         \
+    COMPUTE(cublasZ##name)
+
 #include "cublas_stubs.def"
 
+#undef COMPUTE_EACH_TYPE
 #undef COMPUTE
+#undef GIVE_HANDLE
 #undef SUCCEED
+
+} // namespace tracehook::rehearsal::cuda

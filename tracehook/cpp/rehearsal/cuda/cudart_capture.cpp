@@ -12,9 +12,6 @@ bool is_mode(int mode) {
 }
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cudaStreamBeginCapture(void* handle, int mode) {
     return on_stream(handle, [&](const std::shared_ptr<Stream>& stream) {
@@ -74,3 +71,5 @@ EMU_EXPORT int cudaThreadExchangeStreamCaptureMode(int* mode) {
         return kSuccess;
     });
 }
+
+} // namespace tracehook::rehearsal::cuda

@@ -17,6 +17,20 @@ bool is_ordinary(const void* pointer) {
 
 } // namespace
 
+Status launch_on_stream(void* handle, const Node::Launch& launch) {
+    const StreamTable& table = StreamTable::instance();
+    const std::shared_ptr<Stream> stream = table.find(handle);
+    if (stream == nullptr) {
+        return kInvalidResourceHandle;
+    }
+    if (const auto answer = Captures::instance().record(stream, launch)) {
+        return *answer;
+    }
+    table.order(stream);
+    launch(stream);
+    return kSuccess;
+}
+
 Status copy_on_stream(void* to, const void* from, size_t size, void* handle) {
     const StreamTable& table = StreamTable::instance();
     const std::shared_ptr<Stream> stream = table.find(handle);
@@ -57,10 +71,6 @@ Status copy_and_wait(void* to, const void* from, size_t size) {
     return status;
 }
 
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
-
 EMU_EXPORT int cudaMemcpyAsync(void* to, const void* from, size_t size, int, void* stream) {
     return context_call([&] { return copy_on_stream(to, from, size, stream); });
 }
@@ -98,3 +108,5 @@ EMU_EXPORT int cudaMemset(void* at, int value, size_t size) {
     return context_call(
         [&] { return run_on_stream(nullptr, [at, value, size] { set_bytes(at, value, size); }); });
 }
+
+} // namespace tracehook::rehearsal::cuda

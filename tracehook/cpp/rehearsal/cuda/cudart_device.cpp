@@ -16,9 +16,6 @@ namespace {
 constinit std::array<std::array<std::atomic<bool>, kMaxDevices>, kMaxDevices> peers{};
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cudaGetDeviceCount(int* count) {
     *count = 0;
@@ -92,3 +89,5 @@ EMU_EXPORT int cudaDeviceEnablePeerAccess(int peer, unsigned) {
         return peers[current_device()][peer].exchange(true) ? kPeerAccessAlreadyEnabled : kSuccess;
     });
 }
+
+} // namespace tracehook::rehearsal::cuda

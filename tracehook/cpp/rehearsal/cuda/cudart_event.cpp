@@ -87,10 +87,6 @@ std::shared_ptr<const Moment> Event::latest() const {
     return latest_;
 }
 
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
-
 EMU_EXPORT int cudaEventCreate(void** event) {
     return context_call([&] { create(event, 0); });
 }
@@ -143,3 +139,5 @@ EMU_EXPORT int cudaEventElapsedTime(float* milliseconds, void* start_handle, voi
         return kSuccess;
     });
 }
+
+} // namespace tracehook::rehearsal::cuda

@@ -10,13 +10,23 @@
 namespace tracehook::rehearsal::cuda {
 namespace {
 
-Status instantiate(void** instance, void* handle) {
-    const std::shared_ptr<Graph> graph = graphs().find(handle);
-    if (graph == nullptr) {
-        return kInvalidValue;
-    }
-    *instance = graph_instances().insert(std::make_shared<GraphInstance>(graph));
-    return kSuccess;
+// A call about a graph, an instance or a user object, which must be alive.
+template <typename Object, typename Body>
+Status about(const HandleTable<Object>& table, void* handle, Body&& body,
+             const char* call = __builtin_FUNCTION()) {
+    return context_call(
+        [&] {
+            const std::shared_ptr<Object> object = table.find(handle);
+            return object == nullptr ? kInvalidValue : outcome(body, object);
+        },
+        call);
+}
+
+int instantiate(void** instance, void* handle, const char* call) {
+    const auto make = [&](const std::shared_ptr<Graph>& graph) {
+        *instance = graph_instances().insert(std::make_shared<GraphInstance>(graph));
+    };
+    return about(graphs(), handle, make, call);
 }
 
 // As the runtime does: at most *count of them, or, without `where`, how many there are.
@@ -50,25 +60,17 @@ bool UserObject::release(unsigned count) {
     return true;
 }
 
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
-
 // The flags are about memory that graphs allocate, and about launches by the device.
 EMU_EXPORT int cudaGraphInstantiate(void** instance, void* graph, unsigned long long) {
-    return context_call([&] { return instantiate(instance, graph); });
+    return instantiate(instance, graph, __func__);
 }
 
 EMU_EXPORT int cudaGraphInstantiateWithFlags(void** instance, void* graph, unsigned long long) {
-    return context_call([&] { return instantiate(instance, graph); });
+    return instantiate(instance, graph, __func__);
 }
 
 EMU_EXPORT int cudaGraphLaunch(void* handle, void* stream_handle) {
-    return context_call([&] {
-        const std::shared_ptr<GraphInstance> instance = graph_instances().find(handle);
-        if (instance == nullptr) {
-            return kInvalidValue;
-        }
+    return about(graph_instances(), handle, [&](const std::shared_ptr<GraphInstance>& instance) {
         const std::shared_ptr<Stream> stream = StreamTable::instance().find(stream_handle);
         if (stream == nullptr) {
             return kInvalidResourceHandle;
@@ -91,14 +93,7 @@ EMU_EXPORT int cudaGraphExecDestroy(void* instance) {
 }
 
 EMU_EXPORT int cudaGraphGetNodes(void* handle, const void** nodes, size_t* count) {
-    return context_call([&] {
-        const std::shared_ptr<Graph> graph = graphs().find(handle);
-        if (graph == nullptr) {
-            return kInvalidValue;
-        }
-        list(graph->nodes(), nodes, count);
-        return kSuccess;
-    });
+    return about(graphs(), handle, [&](const auto& graph) { list(graph->nodes(), nodes, count); });
 }
 
 EMU_EXPORT int cudaGraphNodeGetDependencies(const void* node, const void** dependencies,
@@ -108,7 +103,6 @@ EMU_EXPORT int cudaGraphNodeGetDependencies(const void* node, const void** depen
         if (dependencies != nullptr && edges != nullptr) {
             std::fill_n(static_cast<uint64_t*>(edges), *count, 0);
         }
-        return kSuccess;
     });
 }
 
@@ -125,20 +119,15 @@ EMU_EXPORT int cudaUserObjectCreate(void** object, void* data, UserObject::Destr
 }
 
 EMU_EXPORT int cudaUserObjectRetain(void* handle, unsigned count) {
-    return context_call([&] {
-        const std::shared_ptr<UserObject> object = user_objects().find(handle);
-        if (object == nullptr || count == 0) {
-            return kInvalidValue;
-        }
+    return about(user_objects(), handle, [&](const std::shared_ptr<UserObject>& object) {
         object->retain(count);
-        return kSuccess;
+        return count != 0 ? kSuccess : kInvalidValue;
     });
 }
 
 EMU_EXPORT int cudaUserObjectRelease(void* handle, unsigned count) {
-    return context_call([&] {
-        const std::shared_ptr<UserObject> object = user_objects().find(handle);
-        return object != nullptr && count != 0 && object->release(count) ? kSuccess : kInvalidValue;
+    return about(user_objects(), handle, [&](const std::shared_ptr<UserObject>& object) {
+        return count != 0 && object->release(count) ? kSuccess : kInvalidValue;
     });
 }
 
@@ -157,3 +146,5 @@ EMU_EXPORT int cudaGraphRetainUserObject(void* graph_handle, void* handle, unsig
         return kSuccess;
     });
 }
+
+} // namespace tracehook::rehearsal::cuda

@@ -126,9 +126,6 @@ Status open_handle(void** pointer, const IpcHandle& handle) {
 }
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cudaIpcGetMemHandle(IpcHandle* handle, void* pointer) {
     return context_call([&] { return make_handle(handle, pointer); });
@@ -142,3 +139,5 @@ EMU_EXPORT int cudaIpcOpenMemHandle(void** pointer, IpcHandle handle, unsigned) 
 EMU_EXPORT int cudaIpcCloseMemHandle(void* pointer) {
     return context_call([&] { return IpcImports::instance().close(pointer); });
 }
+
+} // namespace tracehook::rehearsal::cuda

@@ -43,9 +43,6 @@ Status launch(const void* function, void** arguments, void* stream) {
 }
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT unsigned __cudaPushCallConfiguration(Dim3 grid, Dim3 block, size_t shared,
                                                 void* stream) {
@@ -103,3 +100,5 @@ EMU_EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const 
 
 EMU_ALIAS(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
           cudaOccupancyMaxActiveBlocksPerMultiprocessor)
+
+} // namespace tracehook::rehearsal::cuda

@@ -16,9 +16,6 @@ void finish_work_on(int device) {
 }
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cudaMalloc(void** pointer, size_t size) {
     return unsafe_call([&] {
@@ -130,3 +127,5 @@ EMU_EXPORT int cudaPointerGetAttributes(PointerAttributes* attributes, const voi
         }
     });
 }
+
+} // namespace tracehook::rehearsal::cuda

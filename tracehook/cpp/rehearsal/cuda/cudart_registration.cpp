@@ -22,9 +22,6 @@ bool is_of_torch(const void* code) {
 }
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT void** __cudaRegisterFatBinary(void*) {
     if (is_of_torch(__builtin_return_address(0))) {
@@ -53,3 +50,5 @@ EMU_EXPORT void __cudaRegisterFunction(void** library, const char* function, cha
         module->add(function, name, readable(name));
     }
 }
+
+} // namespace tracehook::rehearsal::cuda

@@ -1,4 +1,5 @@
 // The runtime's functions about streams.
+#include "copy.h"
 #include "cuda_abi.h"
 #include "devices.h"
 #include "event.h"
@@ -41,9 +42,6 @@ Status wait(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>&
 }
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cudaStreamCreate(void** stream) {
     return context_call([&] { create(stream, 0, kLeastPriority); });
@@ -103,16 +101,10 @@ EMU_EXPORT int cudaStreamWaitEvent(void* handle, void* event_handle, unsigned fl
 // A host function runs on the stream's own thread even if nothing is pending: it may need a lock
 // that the caller holds.
 EMU_EXPORT int cudaLaunchHostFunc(void* handle, void (*function)(void*), void* argument) {
-    return on_stream(handle, [&](const std::shared_ptr<Stream>& stream) {
-        const auto launch = [function, argument](const std::shared_ptr<Stream>& on) {
+    return context_call([&] {
+        return launch_on_stream(handle, [function, argument](const std::shared_ptr<Stream>& on) {
             on->enqueue([function, argument] { function(argument); });
-        };
-        if (const auto answer = Captures::instance().record(stream, launch)) {
-            return *answer;
-        }
-        StreamTable::instance().order(stream);
-        launch(stream);
-        return kSuccess;
+        });
     });
 }
 
@@ -127,3 +119,5 @@ EMU_EXPORT int cudaStreamAddCallback(void* handle, void (*callback)(void*, int, 
         return kSuccess;
     });
 }
+
+} // namespace tracehook::rehearsal::cuda

@@ -45,9 +45,6 @@ class Symbols {
 };
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT void __cudaRegisterVar(void**, char* host, char*, const char*, int, size_t size, int,
                                   int) {
@@ -68,3 +65,5 @@ EMU_EXPORT int cudaMemcpyToSymbol(const void* symbol, const void* from, size_t s
                                   : copy_and_wait(static_cast<char*>(pointer) + offset, from, size);
     });
 }
+
+} // namespace tracehook::rehearsal::cuda

@@ -30,9 +30,6 @@ Node::Launch replay(Function work, Function launched, const std::shared_ptr<void
 }
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int emu_stream_capturing(void* stream) {
     if (forked_child()) {
@@ -156,3 +153,5 @@ EMU_EXPORT void emu_memory_leak(const void* pointer) {
         // Without memory for the book of handles nothing is held.
     }
 }
+
+} // namespace tracehook::rehearsal::cuda

@@ -113,12 +113,12 @@ void activate_device(int device) {
     }
 }
 
-} // namespace tracehook::rehearsal::cuda
-
 EMU_EXPORT int emu_current_device(void) {
-    return tracehook::rehearsal::cuda::current_device();
+    return current_device();
 }
 
 EMU_EXPORT void emu_set_current_device(int device) {
-    tracehook::rehearsal::cuda::set_current_device(device);
+    set_current_device(device);
 }
+
+} // namespace tracehook::rehearsal::cuda

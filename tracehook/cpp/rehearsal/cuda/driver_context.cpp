@@ -20,9 +20,6 @@ std::vector<int>& pushed() {
 }
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cudaDeviceSynchronize();
 
@@ -99,3 +96,5 @@ EMU_EXPORT int cuCtxSetLimit(unsigned limit, size_t value) {
     limits[limit] = value;
     return enter_driver(__func__);
 }
+
+} // namespace tracehook::rehearsal::cuda

@@ -26,9 +26,6 @@ void* function_called(const char* name) {
 }
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cuGetProcAddress_v2(const char*, void**, int, uint64_t, int*);
 
@@ -72,3 +69,5 @@ EMU_EXPORT int cudaGetDriverEntryPoint(const char* name, void** function, unsign
                                        int* result) {
     return cudaGetDriverEntryPointByVersion(name, function, kCudaVersion, flags, result);
 }
+
+} // namespace tracehook::rehearsal::cuda

@@ -81,9 +81,6 @@ int describe(TensorMap* map, unsigned dimensions, const void* tensor) {
 }
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cuLaunchKernel(void* kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                               unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
@@ -127,3 +124,5 @@ EMU_EXPORT int cuTensorMapEncodeIm2col(TensorMap* map, int, unsigned dimensions,
                                        unsigned, unsigned, const unsigned*, int, int, int, int) {
     return describe(map, dimensions, tensor);
 }
+
+} // namespace tracehook::rehearsal::cuda

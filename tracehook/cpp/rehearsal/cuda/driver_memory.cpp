@@ -93,9 +93,6 @@ int make_handle(uint64_t* handle, Find&& find, const char* call = __builtin_FUNC
 }
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cuMemGetAllocationGranularity(size_t* granularity, const AllocationProperties*,
                                              int) {
@@ -248,3 +245,5 @@ EMU_EXPORT int cuMemImportFromShareableHandle(uint64_t* handle, void* shared, in
 EMU_EXPORT int cuMulticastCreate(uint64_t*, const void*) {
     return kNotSupported;
 }
+
+} // namespace tracehook::rehearsal::cuda

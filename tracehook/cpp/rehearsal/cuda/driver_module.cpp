@@ -71,9 +71,6 @@ template <typename Body> int about(void* handle, Body&& body) {
 }
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cuModuleLoadData(void** module, const void* code) {
     if (module == nullptr || code == nullptr) {
@@ -178,3 +175,5 @@ EMU_EXPORT int cudaLibraryUnload(void* library) {
 EMU_EXPORT int cudaLibraryGetKernel(void** kernel, void* library, const char* name) {
     return context_call([&] { return kernel_in(library, name, kernel); });
 }
+
+} // namespace tracehook::rehearsal::cuda

@@ -123,25 +123,14 @@ Status give(void* handle, std::vector<MemoryOperation> operations) {
     if (!std::ranges::all_of(operations, [](const auto& each) { return is_word(each.address); })) {
         return kInvalidValue;
     }
-    const StreamTable& table = StreamTable::instance();
-    const std::shared_ptr<Stream> stream = table.find(handle);
-    if (stream == nullptr) {
-        return kInvalidResourceHandle;
-    }
     const bool waits = std::ranges::any_of(operations, [](const auto& each) { return each.waits; });
     const auto work = [operations = std::move(operations)] {
         std::ranges::for_each(operations, perform);
     };
     // A wait must not be done by who gives it.
-    const auto launch = [work, waits](const std::shared_ptr<Stream>& on) {
+    return launch_on_stream(handle, [work, waits](const std::shared_ptr<Stream>& on) {
         waits ? on->enqueue(work) : on->submit(work);
-    };
-    if (const auto answer = Captures::instance().record(stream, launch)) {
-        return *answer;
-    }
-    table.order(stream);
-    launch(stream);
-    return kSuccess;
+    });
 }
 
 constexpr unsigned kFlush = 1U << 30;    // of a wait: nothing to do here
@@ -166,24 +155,14 @@ struct BatchEntry {
 };
 static_assert(sizeof(BatchEntry) == 48);
 
-int add_wait(std::vector<MemoryOperation>& operations, uintptr_t address, uint32_t value,
-             unsigned flags) {
-    operations.push_back({address, value, true, flags & kConditions});
-    return (flags & ~(kFlush | kConditions)) == 0 ? kSuccess : kInvalidValue;
-}
-
-int add_write(std::vector<MemoryOperation>& operations, uintptr_t address, uint32_t value,
-              unsigned flags) {
-    operations.push_back({address, value, false, 0});
-    return (flags & ~kNoMemoryBarrier) == 0 ? kSuccess : kInvalidValue;
-}
-
 int add(std::vector<MemoryOperation>& operations, const BatchEntry& entry) {
     switch (entry.operation) {
     case kWait32:
-        return add_wait(operations, entry.address, entry.value, entry.flags);
+        operations.push_back({entry.address, entry.value, true, entry.flags & kConditions});
+        return (entry.flags & ~(kFlush | kConditions)) == 0 ? kSuccess : kInvalidValue;
     case kWrite32:
-        return add_write(operations, entry.address, entry.value, entry.flags);
+        operations.push_back({entry.address, entry.value, false, 0});
+        return (entry.flags & ~kNoMemoryBarrier) == 0 ? kSuccess : kInvalidValue;
     case kFlushRemoteWrites:
     case kBarrier:
         return kSuccess; // what the order of a stream here implies
@@ -195,24 +174,26 @@ int add(std::vector<MemoryOperation>& operations, const BatchEntry& entry) {
     }
 }
 
-// What `collect` adds goes to the stream if it succeeds.
-template <typename Collect>
-int give_collected(void* stream, Collect&& collect,
-                   const char* call = __builtin_FUNCTION()) noexcept {
+int give_all(void* stream, std::span<const BatchEntry> entries, unsigned flags = 0,
+             const char* call = __builtin_FUNCTION()) noexcept {
     if (const int status = enter_driver(call); status != kSuccess) {
         return status;
     }
     return guarded([&]() -> int {
+        if (entries.size() > kMostOperations || flags != 0) {
+            return kInvalidValue;
+        }
         std::vector<MemoryOperation> operations;
-        const int status = collect(operations);
-        return status == kSuccess ? give(stream, std::move(operations)) : status;
+        for (const BatchEntry& entry : entries) {
+            if (const int status = add(operations, entry); status != kSuccess) {
+                return status;
+            }
+        }
+        return give(stream, std::move(operations));
     });
 }
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cudaStreamIsCapturing(void* stream, int* status);
 
@@ -230,31 +211,25 @@ EMU_EXPORT int cuMemsetD32Async(uintptr_t address, unsigned value, size_t count,
 
 EMU_EXPORT int cuStreamWriteValue32_v2(void* stream, uintptr_t address, uint32_t value,
                                        unsigned flags) {
-    return give_collected(stream, [&](auto& all) { return add_write(all, address, value, flags); });
+    const BatchEntry entry{kWrite32, address, {value}, flags, 0, 0};
+    return give_all(stream, {&entry, 1});
 }
 
 EMU_ALIAS(cuStreamWriteValue32, cuStreamWriteValue32_v2)
 
 EMU_EXPORT int cuStreamWaitValue32_v2(void* stream, uintptr_t address, uint32_t value,
                                       unsigned flags) {
-    return give_collected(stream, [&](auto& all) { return add_wait(all, address, value, flags); });
+    const BatchEntry entry{kWait32, address, {value}, flags, 0, 0};
+    return give_all(stream, {&entry, 1});
 }
 
 EMU_ALIAS(cuStreamWaitValue32, cuStreamWaitValue32_v2)
 
 EMU_EXPORT int cuStreamBatchMemOp_v2(void* stream, unsigned count, const BatchEntry* entries,
                                      unsigned flags) {
-    return give_collected(stream, [&](auto& all) -> int {
-        if (count > kMostOperations || flags != 0) {
-            return kInvalidValue;
-        }
-        for (const BatchEntry& entry : std::span(entries, count)) {
-            if (const int status = add(all, entry); status != kSuccess) {
-                return status;
-            }
-        }
-        return kSuccess;
-    });
+    return give_all(stream, {entries, count}, flags);
 }
 
 EMU_ALIAS(cuStreamBatchMemOp, cuStreamBatchMemOp_v2)
+
+} // namespace tracehook::rehearsal::cuda

@@ -35,9 +35,6 @@ int tell(int status, const char* StatusText::* what, const char** answer) {
 }
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cudaGetLastError() {
     count_call(__func__);
@@ -80,3 +77,5 @@ EMU_EXPORT int cuGetErrorName(int status, const char** name) {
 EMU_EXPORT int cuGetErrorString(int status, const char** text) {
     return tell(status, &StatusText::text, text);
 }
+
+} // namespace tracehook::rehearsal::cuda

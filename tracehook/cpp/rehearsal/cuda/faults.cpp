@@ -151,10 +151,6 @@ Status suffer(const char* call) {
     return static_cast<Status>(fault.result);
 }
 
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
-
 EMU_EXPORT emu_fault emu_fault_of(const char* call) {
     emu_fault fault{};
     Entries& entries = *played().load(std::memory_order_acquire);
@@ -192,3 +188,5 @@ EMU_EXPORT uint64_t emu_fault_calls(const char* call) {
     }
     return 0;
 }
+
+} // namespace tracehook::rehearsal::cuda

@@ -63,12 +63,12 @@ bool memory_is_short() {
     return is_short.load(std::memory_order_relaxed);
 }
 
-} // namespace tracehook::rehearsal::cuda
-
 EMU_EXPORT int64_t emu_most_values(void) {
-    return tracehook::rehearsal::cuda::most_values();
+    return most_values();
 }
 
 EMU_EXPORT int emu_memory_is_short(void) {
-    return tracehook::rehearsal::cuda::memory_is_short() ? 1 : 0;
+    return memory_is_short() ? 1 : 0;
 }
+
+} // namespace tracehook::rehearsal::cuda

@@ -20,18 +20,8 @@ void* HostMemory::allocate(size_t size, int device) {
 }
 
 bool HostMemory::free(void* pointer) {
-    size_t size = 0;
-    {
-        const std::lock_guard lock(mutex_);
-        const auto at = blocks_.find(reinterpret_cast<uintptr_t>(pointer));
-        if (at == blocks_.end() || !at->second.allocated) {
-            return false;
-        }
-        size = at->second.size;
-        blocks_.erase(at);
-    }
-    munmap(pointer, size);
-    return true;
+    const size_t size = take(pointer, true);
+    return size != 0 && munmap(pointer, size) == 0;
 }
 
 bool HostMemory::add(void* pointer, size_t size, int device) {
@@ -45,13 +35,18 @@ bool HostMemory::add(void* pointer, size_t size, int device) {
 }
 
 bool HostMemory::remove(void* pointer) {
+    return take(pointer, false) != 0;
+}
+
+size_t HostMemory::take(void* pointer, bool allocated) {
     const std::lock_guard lock(mutex_);
     const auto at = blocks_.find(reinterpret_cast<uintptr_t>(pointer));
-    if (at == blocks_.end() || at->second.allocated) {
-        return false;
+    if (at == blocks_.end() || at->second.allocated != allocated) {
+        return 0;
     }
+    const size_t size = at->second.size;
     blocks_.erase(at);
-    return true;
+    return size;
 }
 
 bool HostMemory::find(const void* pointer, int* device) const {

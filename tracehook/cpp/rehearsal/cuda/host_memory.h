@@ -36,6 +36,9 @@ class HostMemory {
         bool allocated;
     };
 
+    // The size of what is known no longer from now on; 0 if there is no such.
+    size_t take(void* pointer, bool allocated);
+
     // Both require that mutex_ is held.
     std::map<uintptr_t, Block>::const_iterator holder(uintptr_t address) const;
     bool overlaps(uintptr_t address, size_t size) const;

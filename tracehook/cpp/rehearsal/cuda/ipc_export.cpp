@@ -97,9 +97,9 @@ bool IpcExports::is_live(int file, const ExportedRange& range) {
            number == range.number && number != 0;
 }
 
-} // namespace tracehook::rehearsal::cuda
-
 EMU_EXPORT void emu_set_open_free_observer(void (*observer)(uintptr_t base, size_t size,
                                                             int process)) {
-    tracehook::rehearsal::cuda::IpcExports::instance().observe(observer);
+    IpcExports::instance().observe(observer);
 }
+
+} // namespace tracehook::rehearsal::cuda

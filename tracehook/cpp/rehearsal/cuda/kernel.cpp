@@ -124,12 +124,10 @@ void Module::add(const void* handle, const std::string& symbol, const std::strin
     }
 }
 
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
-
 EMU_EXPORT void emu_tell_of_kernels(int rank) {
     if (!forked_child()) {
         Launches::instance().tell(rank);
     }
 }
+
+} // namespace tracehook::rehearsal::cuda

@@ -81,10 +81,6 @@ void tell_of_launch(const char* name) {
     }
 }
 
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
-
 EMU_EXPORT void emu_host_computes(int change) {
     host_computes += change;
 }
@@ -92,3 +88,5 @@ EMU_EXPORT void emu_host_computes(int change) {
 EMU_EXPORT void emu_set_launch_observer(void (*observer)(const char* name)) {
     launch_observer.store(observer, std::memory_order_release);
 }
+
+} // namespace tracehook::rehearsal::cuda

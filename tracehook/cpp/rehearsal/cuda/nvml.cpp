@@ -86,9 +86,6 @@ int write(std::string_view answer, char* text, unsigned length) {
 }
 
 } // namespace
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int nvmlInit() {
     return kNvmlSuccess;
@@ -195,3 +192,5 @@ EMU_EXPORT int nvmlDeviceGetGpuFabricInfoV(void* handle, NvmlFabricInfo* info) {
         return kNvmlSuccess;
     });
 }
+
+} // namespace tracehook::rehearsal::cuda

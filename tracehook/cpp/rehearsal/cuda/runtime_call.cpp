@@ -45,12 +45,9 @@ Status take_last_error() noexcept {
     return std::exchange(last, kSuccess);
 }
 
-} // namespace tracehook::rehearsal::cuda
-
 // Calls made so far by this process: of "cudaMalloc", of "cudaFree", or of "any" runtime function;
 // 0 for other names.
 EMU_EXPORT uint64_t emu_call_count(const char* name) {
-    using namespace tracehook::rehearsal::cuda;
     if (std::strcmp(name, "cudaMalloc") == 0) {
         return malloc_calls.load(std::memory_order_relaxed);
     }
@@ -61,5 +58,7 @@ EMU_EXPORT uint64_t emu_call_count(const char* name) {
 }
 
 EMU_EXPORT void emu_device_assert() {
-    tracehook::rehearsal::cuda::asserted.store(true, std::memory_order_relaxed);
+    asserted.store(true, std::memory_order_relaxed);
 }
+
+} // namespace tracehook::rehearsal::cuda

@@ -107,10 +107,7 @@ std::vector<std::shared_ptr<Stream>> StreamTable::streams_of(int device, bool bl
     return alive;
 }
 
-} // namespace tracehook::rehearsal::cuda
-
 EMU_EXPORT void emu_stream_enqueue(void* stream, void (*work)(void*), void* argument) {
-    using namespace tracehook::rehearsal::cuda;
     if (forked_child()) {
         return;
     }
@@ -132,3 +129,5 @@ EMU_EXPORT void emu_stream_enqueue(void* stream, void (*work)(void*), void* argu
     table.order(found);
     found->enqueue([work, argument] { work(argument); });
 }
+
+} // namespace tracehook::rehearsal::cuda

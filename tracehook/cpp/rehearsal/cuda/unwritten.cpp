@@ -40,6 +40,15 @@ bool is_of_this_process_alone(uintptr_t begin, uintptr_t end) {
     return true;
 }
 
+// Without memory for the book of ranges.
+template <typename Value, typename Body> Value or_else(Value otherwise, Body&& body) noexcept {
+    try {
+        return body();
+    } catch (...) {
+        return otherwise;
+    }
+}
+
 } // namespace
 
 Unwritten::Ranges::const_iterator Unwritten::first_behind(uintptr_t address) const {
@@ -185,16 +194,8 @@ void set_bytes(void* at, int value, size_t size) {
     std::memset(at, value, size);
 }
 
-} // namespace tracehook::rehearsal::cuda
-
-using namespace tracehook::rehearsal::cuda;
-
 EMU_EXPORT int emu_unwritten_note(void* at, size_t size, unsigned char byte) {
-    try {
-        return Unwritten::instance().note(at, size, byte) ? 1 : 0;
-    } catch (...) {
-        return 0;
-    }
+    return or_else(0, [&] { return Unwritten::instance().note(at, size, byte) ? 1 : 0; });
 }
 
 EMU_EXPORT int emu_unwritten_any(void) {
@@ -210,13 +211,11 @@ EMU_EXPORT void emu_unwritten_put(void* at, size_t size, unsigned char byte) {
 }
 
 EMU_EXPORT size_t emu_unwritten_list(const void* at, size_t size, emu_hole* holes, size_t room) {
-    try {
+    return or_else(size_t{0}, [&] {
         const auto found = Unwritten::instance().holes(at, size);
         std::copy_n(found.begin(), std::min(room, found.size()), holes);
         return found.size();
-    } catch (...) {
-        return 0;
-    }
+    });
 }
 
 EMU_EXPORT int emu_memory_is_open(const void* at, size_t size) {
@@ -229,11 +228,7 @@ EMU_EXPORT int emu_unwritten_any_in(const void* at, size_t size) {
 }
 
 EMU_EXPORT int emu_unwritten_fill(const void* at, size_t size) {
-    try {
-        return Unwritten::instance().fill(at, size) ? 1 : 0;
-    } catch (...) {
-        return 0;
-    }
+    return or_else(0, [&] { return Unwritten::instance().fill(at, size) ? 1 : 0; });
 }
 
 EMU_EXPORT void emu_unwritten_forget(const void* at, size_t size) {
@@ -243,3 +238,5 @@ EMU_EXPORT void emu_unwritten_forget(const void* at, size_t size) {
         // Without memory for the rest of a range it stays, and nothing better can be done.
     }
 }
+
+} // namespace tracehook::rehearsal::cuda

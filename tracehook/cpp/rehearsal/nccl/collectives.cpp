@@ -42,7 +42,7 @@ class Collective {
         if (!meeting.await_posted(Lane::kStream, operation_.sequence)) {
             return;
         }
-        collect();
+        all_ = meeting.payloads<Descriptor>(Lane::kStream);
         compare_registrations(communicator_, all_);
         const bool agreed = agree();
         if (agreed && !some_symmetric()) {
@@ -70,28 +70,10 @@ class Collective {
   private:
     // Those that have not come; or, when all have, those that are not done with it.
     std::vector<int> missing() const {
-        for (const Mark mark : {Mark::kPosted, Mark::kPassed}) {
-            std::vector<int> found;
-            for (int rank = 0; rank < communicator_.ranks(); ++rank) {
-                if (!communicator_.meeting().has_reached(Lane::kStream, mark, rank,
-                                                         operation_.sequence)) {
-                    found.push_back(rank);
-                }
-            }
-            if (!found.empty()) {
-                return found;
-            }
-        }
-        return {};
-    }
-
-    void collect() {
-        for (int rank = 0; rank < communicator_.ranks(); ++rank) {
-            Descriptor descriptor;
-            std::memcpy(&descriptor, communicator_.meeting().payload(Lane::kStream, rank),
-                        sizeof descriptor);
-            all_.push_back(descriptor);
-        }
+        const Rendezvous& meeting = communicator_.meeting();
+        const auto late = meeting.behind(Lane::kStream, Mark::kPosted, operation_.sequence);
+        return !late.empty() ? late
+                             : meeting.behind(Lane::kStream, Mark::kPassed, operation_.sequence);
     }
 
     const Descriptor& mine() const { return all_[communicator_.rank()]; }

@@ -5,6 +5,7 @@
 #include "settings.h"
 #include "waiting.h"
 
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -18,26 +19,15 @@ namespace {
 constexpr auto kPatience = 20ms;
 constexpr auto kLongestStop = 2s;
 
+// In the order of State.
+constexpr std::array kStateNames{"initialising", "ready",   "suspended", "shrunk, its work aborted",
+                                 "finalizing",   "revoked", "ended"};
+static_assert(kStateNames.size() == static_cast<std::size_t>(State::kEnded) + 1);
+
 } // namespace
 
 const char* state_name(State state) {
-    switch (state) {
-    case State::kInitialising:
-        return "initialising";
-    case State::kReady:
-        return "ready";
-    case State::kFinalizing:
-        return "finalizing";
-    case State::kSuspended:
-        return "suspended";
-    case State::kShrunk:
-        return "shrunk, its work aborted";
-    case State::kRevoked:
-        return "revoked";
-    case State::kEnded:
-        break;
-    }
-    return "ended";
+    return kStateNames.at(static_cast<std::size_t>(state));
 }
 
 Communicator::Communicator(int device, bool blocking) : device_(device), blocking_(blocking) {}

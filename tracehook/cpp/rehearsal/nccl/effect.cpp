@@ -72,47 +72,32 @@ bool may_count(const Communicator& communicator, const Operation& operation) {
            !takes_symmetric_path(operation, communicator) && reaches_all(communicator);
 }
 
-// NCCL gives the handles back that it took before one of several could not be exported.
-Outcome map_several(Buffer buffer) {
-    if (settings().version < kFirstOfSeveralHandles) {
-        return Outcome::kNone;
-    }
+// One attempt to map the memory of a buffer into another process. If it has several handles, NCCL
+// gives those back that it took before one of them could not be exported.
+Outcome map(Buffer buffer) {
+    bool several = false;
     for (std::uintptr_t at = buffer.begin(); at < buffer.end();) {
         const auto* pointer = reinterpret_cast<const void*>(at);
         std::uintptr_t base = 0;
         std::size_t bytes = 0;
-        if (emu_memory_find(pointer, 1, &base, &bytes, nullptr) == 0) {
+        const bool is_there = emu_memory_find(pointer, 1, &base, &bytes, nullptr) != 0;
+        several = several || buffer.end() > base + bytes;
+        if (!is_there || (several && settings().version < kFirstOfSeveralHandles)) {
             return Outcome::kNone;
         }
         if (emu_memory_has_handle(pointer) == 0) {
-            return Outcome::kCudaMalloc;
+            return settings().legacy_register && !several ? Outcome::kInEffect
+                                                          : Outcome::kCudaMalloc;
         }
         if (emu_memory_is_exportable(pointer) == 0) {
+            if (!several) {
+                emu_memory_leak(pointer);
+            }
             return Outcome::kNotExportable;
         }
         at = base + bytes;
     }
     return Outcome::kInEffect;
-}
-
-// One attempt to map the memory of a buffer into another process.
-Outcome map(Buffer buffer) {
-    std::uintptr_t base = 0;
-    std::size_t bytes = 0;
-    if (emu_memory_find(buffer.pointer, 1, &base, &bytes, nullptr) == 0) {
-        return Outcome::kNone;
-    }
-    if (buffer.end() > base + bytes) {
-        return map_several(buffer);
-    }
-    if (emu_memory_has_handle(buffer.pointer) == 0) {
-        return settings().legacy_register ? Outcome::kInEffect : Outcome::kCudaMalloc;
-    }
-    if (emu_memory_is_exportable(buffer.pointer) != 0) {
-        return Outcome::kInEffect;
-    }
-    emu_memory_leak(buffer.pointer);
-    return Outcome::kNotExportable;
 }
 
 // A captured call registers all of the memory itself, whoever did so before, and finds the

@@ -16,7 +16,6 @@ bool allowed(State state, Access access) {
     case Access::kAny:
         return true;
     case Access::kQuery:
-        return state != State::kInitialising;
     case Access::kEnd:
         return state != State::kInitialising;
     case Access::kChild:

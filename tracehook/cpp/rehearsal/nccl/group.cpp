@@ -90,12 +90,12 @@ void begin_behind(Job job) {
 Result carry_out(std::vector<Job> jobs) {
     std::vector<Result> results(jobs.size(), kSuccess);
     std::vector<std::string> texts(jobs.size());
-    std::vector<std::thread> threads;
     const int device = emu_current_device();
     const auto carry_out_one = [&](std::size_t index) {
         results[index] = carry_out_blocking(jobs[index]);
         texts[index] = results[index] == kSuccess ? "" : last_error();
     };
+    std::vector<std::jthread> threads;
     for (std::size_t index = 0; index < jobs.size(); ++index) {
         if (!jobs[index].blocking) {
             begin_behind(std::move(jobs[index]));
@@ -109,9 +109,7 @@ Result carry_out(std::vector<Job> jobs) {
             });
         }
     }
-    for (std::thread& thread : threads) {
-        thread.join();
-    }
+    threads.clear(); // joins them
     Result total = kSuccess;
     for (std::size_t index = 0; index < jobs.size(); ++index) {
         if (results[index] != kSuccess && (total == kSuccess || total == kInProgress)) {

@@ -30,16 +30,15 @@ Table& table() {
 // nothing.
 void observe_free(std::uintptr_t base, std::size_t size) {
     for (const auto& communicator : live_communicators()) {
-        for (const Extent& extent : communicator->registrations().take_freed(base, size)) {
-            report(Rule::kL4, communicator->subject(),
-                   "memory [%#zx, %#zx) is freed, [%#zx, %#zx) is registered", base, base + size,
-                   extent.begin, extent.end);
-        }
-        for (const Extent& extent : communicator->windows().take_freed(base, size)) {
-            report(Rule::kW17, communicator->subject(),
-                   "memory [%#zx, %#zx) is freed, [%#zx, %#zx) is a window", base, base + size,
-                   extent.begin, extent.end);
-        }
+        const auto tell = [&](Rule rule, const std::vector<Extent>& extents, const char* what) {
+            for (const Extent& extent : extents) {
+                report(rule, communicator->subject(),
+                       "memory [%#zx, %#zx) is freed, [%#zx, %#zx) is %s", base, base + size,
+                       extent.begin, extent.end, what);
+            }
+        };
+        tell(Rule::kL4, communicator->registrations().take_freed(base, size), "registered");
+        tell(Rule::kW17, communicator->windows().take_freed(base, size), "a window");
     }
 }
 

@@ -1,7 +1,6 @@
 #include "launch.h"
 
 #include "effect.h"
-#include "rehearsal/cuda/device.h"
 
 #include <algorithm>
 #include <chrono>
@@ -14,17 +13,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-void number_operation(Communicator& communicator, Operation& operation) {
-    switch (operation.kind) {
-    case Kind::kSend:
-        operation.sequence = communicator.next_send(operation.peer);
-        break;
-    case Kind::kReceive:
-        operation.sequence = communicator.next_receive(operation.peer);
-        break;
-    default:
-        operation.sequence = communicator.next_collective();
-    }
+std::uint64_t next_number(Communicator& communicator, const Operation& operation) {
+    return operation.kind == Kind::kSend      ? communicator.next_send(operation.peer)
+           : operation.kind == Kind::kReceive ? communicator.next_receive(operation.peer)
+                                              : communicator.next_collective();
 }
 
 // The operations of one launch on one communicator. They run on the first stream; the other streams
@@ -92,7 +84,7 @@ class Work {
   private:
     void run_operations() {
         for (Operation& operation : operations_) {
-            number_operation(*communicator_, operation);
+            operation.sequence = next_number(*communicator_, operation);
             compare_memory(*communicator_, operation);
             if (!operation.between_two()) {
                 run_collective(*communicator_, operation);
@@ -132,28 +124,11 @@ struct Ticket {
 
 void run_ticket(void* argument) {
     const std::unique_ptr<Ticket> ticket(static_cast<Ticket*>(argument));
-    if (ticket->leads) {
-        ticket->work->lead();
-    } else {
-        ticket->work->accompany();
-    }
+    ticket->leads ? ticket->work->lead() : ticket->work->accompany();
 }
 
 std::shared_ptr<Work>& captured(void* argument) {
     return *static_cast<std::shared_ptr<Work>*>(argument);
-}
-
-void run_captured(void* argument) {
-    captured(argument)->run();
-}
-
-void launch_captured(void* argument) {
-    captured(argument)->launched();
-}
-
-void drop_captured(void* argument) {
-    captured(argument)->dropped();
-    delete &captured(argument);
 }
 
 // Rules W12 and W15.
@@ -199,8 +174,14 @@ void enqueue(const std::shared_ptr<Work>& work) {
     const Stream first = work->streams().front();
     if (emu_stream_capturing(first) != 0) {
         work->captured();
-        emu_stream_enqueue_replayable(first, run_captured, launch_captured, drop_captured,
-                                      new std::shared_ptr<Work>(work));
+        emu_stream_enqueue_replayable(
+            first, [](void* held) { captured(held)->run(); },
+            [](void* held) { captured(held)->launched(); },
+            [](void* held) {
+                captured(held)->dropped();
+                delete &captured(held);
+            },
+            new std::shared_ptr<Work>(work));
         return;
     }
     work->launched();
@@ -227,14 +208,6 @@ void launch_on(const char* call, Communicator& communicator, Range begin, Range 
 }
 
 } // namespace
-
-DeviceScope::DeviceScope(int device) : before_(emu_current_device()) {
-    emu_set_current_device(device);
-}
-
-DeviceScope::~DeviceScope() {
-    emu_set_current_device(before_);
-}
 
 void launch(const char* call, std::vector<Request> requests) {
     // By key, which all ranks share: two communicators on one stream must not come in different

@@ -9,6 +9,8 @@
 #include "communicator.h"
 #include "operation.h"
 
+#include "rehearsal/cuda/device.h"
+
 #include <memory>
 #include <vector>
 
@@ -26,8 +28,10 @@ void launch(const char* call, std::vector<Request> requests);
 // Makes `device` the calling thread's current one for the life of this object.
 class DeviceScope {
   public:
-    explicit DeviceScope(int device);
-    ~DeviceScope();
+    explicit DeviceScope(int device) : before_(emu_current_device()) {
+        emu_set_current_device(device);
+    }
+    ~DeviceScope() { emu_set_current_device(before_); }
     DeviceScope(const DeviceScope&) = delete;
     DeviceScope& operator=(const DeviceScope&) = delete;
 

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -56,15 +55,7 @@ bool exchange_choices(Communicator& parent, std::uint64_t number, Choice mine,
     Rendezvous& meeting = parent.meeting();
     const WaitScope waiting(
         parent, [&] { return "ncclCommSplit (split " + std::to_string(number) + ")"; },
-        [&] {
-            std::vector<int> missing;
-            for (int rank = 0; rank < parent.ranks(); ++rank) {
-                if (!meeting.has_reached(Lane::kHost, Mark::kPosted, rank, number)) {
-                    missing.push_back(rank);
-                }
-            }
-            return missing;
-        });
+        [&] { return meeting.behind(Lane::kHost, Mark::kPosted, number); });
     // One group may hold two splits of one communicator, each on a thread of its own.
     if (!meeting.await_passed(Lane::kHost, number - 1)) {
         return false;
@@ -73,11 +64,7 @@ bool exchange_choices(Communicator& parent, std::uint64_t number, Choice mine,
     if (!meeting.await_posted(Lane::kHost, number)) {
         return false;
     }
-    for (int rank = 0; rank < parent.ranks(); ++rank) {
-        Choice choice;
-        std::memcpy(&choice, meeting.payload(Lane::kHost, rank), sizeof choice);
-        all.push_back(choice);
-    }
+    all = meeting.payloads<Choice>(Lane::kHost);
     meeting.pass(Lane::kHost, number);
     return meeting.await_passed(Lane::kHost, number);
 }

@@ -17,6 +17,12 @@ std::uint64_t mix(std::uint64_t seed, std::string_view bytes) {
     return hash;
 }
 
+std::string hexadecimal(std::uint64_t number) {
+    char buffer[17];
+    std::snprintf(buffer, sizeof buffer, "%016llx", static_cast<unsigned long long>(number));
+    return buffer;
+}
+
 std::string given_in(const Config* config) {
     const bool has_name =
         config != nullptr && config->size >= offsetof(Config, comm_name) + sizeof config->comm_name;
@@ -35,10 +41,7 @@ Key Key::child(std::string_view role, std::uint64_t count, std::string_view deta
 }
 
 std::string Key::text() const {
-    char buffer[33];
-    std::snprintf(buffer, sizeof buffer, "%016llx%016llx", static_cast<unsigned long long>(high),
-                  static_cast<unsigned long long>(low));
-    return buffer;
+    return hexadecimal(high) + hexadecimal(low);
 }
 
 Name name_of(std::string_view bytes, const Config* config) {
@@ -51,12 +54,7 @@ Name name_of_child(const Name& parent, std::string_view kind, std::int64_t colou
 }
 
 std::string key_text(std::uint64_t key) {
-    if (key == 0) {
-        return "";
-    }
-    char buffer[17];
-    std::snprintf(buffer, sizeof buffer, "%016llx", static_cast<unsigned long long>(key));
-    return buffer;
+    return key == 0 ? "" : hexadecimal(key);
 }
 
 std::string escaped(const std::string& text) {

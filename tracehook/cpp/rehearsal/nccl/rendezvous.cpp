@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <climits>
-#include <cstring>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
@@ -194,6 +193,16 @@ bool Rendezvous::is_one_machine() const {
 
 bool Rendezvous::has_reached(Lane lane, Mark mark, int rank, std::uint64_t sequence) const {
     return marks(lane, rank).at(mark) >= sequence;
+}
+
+std::vector<int> Rendezvous::behind(Lane lane, Mark mark, std::uint64_t sequence) const {
+    std::vector<int> found;
+    for (int rank = 0; rank < ranks_; ++rank) {
+        if (!has_reached(lane, mark, rank, sequence)) {
+            found.push_back(rank);
+        }
+    }
+    return found;
 }
 
 bool Rendezvous::await_all(Lane lane, Mark mark, std::uint64_t sequence) const {

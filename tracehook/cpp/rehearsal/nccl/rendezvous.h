@@ -7,8 +7,8 @@
 // one rank to one other: the sender posts the k-th payload, the receiver takes it.
 //
 // Every wait ends within 20 ms of `stopped` becoming true and then returns false. A rank that was
-// killed is not noticed: the others wait for it, as they do on hardware. Nothing here allocates,
-// throws or takes a lock after join().
+// killed is not noticed: the others wait for it, as they do on hardware. Nothing here takes a
+// lock after join(), and nothing but what returns a vector allocates or throws.
 #pragma once
 
 #include "names.h"
@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <utility>
@@ -50,7 +51,14 @@ class Rendezvous {
     bool await_posted(Lane lane, std::uint64_t sequence) const {
         return await_all(lane, Mark::kPosted, sequence);
     }
-    const std::byte* payload(Lane lane, int rank) const;
+    // What the ranks posted, in their order, as it was given to post().
+    template <typename Payload> std::vector<Payload> payloads(Lane lane) const {
+        std::vector<Payload> all(static_cast<std::size_t>(ranks_));
+        for (int rank = 0; rank < ranks_; ++rank) {
+            std::memcpy(&all[rank], payload(lane, rank), sizeof(Payload));
+        }
+        return all;
+    }
     void pass(Lane lane, std::uint64_t sequence);
     bool await_passed(Lane lane, std::uint64_t sequence) const {
         return await_all(lane, Mark::kPassed, sequence);
@@ -66,8 +74,10 @@ class Rendezvous {
     // Whether all ranks are on the emulated host of this one, so that each can map all memory.
     bool is_one_machine() const;
 
-    // Without waiting, for those who do not wait for ever.
+    // Without waiting, for those who do not wait for ever: whether a rank is so far, and who is
+    // not.
     bool has_reached(Lane lane, Mark mark, int rank, std::uint64_t sequence) const;
+    std::vector<int> behind(Lane lane, Mark mark, std::uint64_t sequence) const;
 
     // `sequence` counts from 1. Sender's side, then receiver's side.
     bool may_send(int to, std::uint64_t sequence) const;
@@ -91,6 +101,7 @@ class Rendezvous {
     std::size_t bytes() const;
     Place& place(int rank) const;
     LaneMarks& marks(Lane lane, int rank) const;
+    const std::byte* payload(Lane lane, int rank) const;
     Mailbox& mailbox(int from, int to) const;
     std::string map();
     bool await_all(Lane lane, Mark mark, std::uint64_t sequence) const;

@@ -5,7 +5,6 @@
 #include "settings.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 namespace tracehook::rehearsal::nccl {
@@ -40,11 +39,7 @@ class Exchange {
         if (const Result result = attendance_.await(Mark::kPosted, "come"); result != kSuccess) {
             return result;
         }
-        for (int rank = 0; rank < communicator_.ranks(); ++rank) {
-            Message message;
-            std::memcpy(&message, meeting_.payload(Lane::kWindow, rank), sizeof message);
-            all_.push_back(message);
-        }
+        all_ = meeting_.payloads<Message>(Lane::kWindow);
         // Also after a failure: the others wait, and see the same.
         const Result mapping = map(mapped);
         meeting_.pass(Lane::kWindow, number_);

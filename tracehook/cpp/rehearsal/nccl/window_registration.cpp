@@ -169,10 +169,10 @@ Result register_in_turn(const char* call, RequestIterator begin, RequestIterator
 // Several ranks of one communicator in one group wait for each other.
 Result register_together(const char* call, RequestIterator begin, RequestIterator end,
                          bool guarded) {
-    std::vector<std::thread> threads;
     Result total = kSuccess;
     std::string text;
     std::mutex mutex; // protects both
+    std::vector<std::jthread> threads;
     for (RequestIterator first = begin; first != end;) {
         const RequestIterator last = std::find_if(first, end, [&](const WindowRequest& request) {
             return request.communicator != first->communicator;
@@ -190,9 +190,7 @@ Result register_together(const char* call, RequestIterator begin, RequestIterato
         });
         first = last;
     }
-    for (std::thread& thread : threads) {
-        thread.join();
-    }
+    threads.clear(); // joins them
     return total == kSuccess ? kSuccess : failed(total, text);
 }
 

@@ -163,16 +163,6 @@ std::uint64_t WindowTable::history() const {
     return history_;
 }
 
-void WindowTable::poison() {
-    const std::lock_guard lock(mutex_);
-    poisoned_ = true;
-}
-
-bool WindowTable::poisoned() const {
-    const std::lock_guard lock(mutex_);
-    return poisoned_;
-}
-
 void WindowTable::end() {
     const std::lock_guard lock(mutex_);
     for (const Entry& entry : entries_) {

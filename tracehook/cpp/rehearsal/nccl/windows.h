@@ -14,6 +14,7 @@
 #include "peer_memory.h"
 #include "registration.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -88,8 +89,8 @@ class WindowTable {
     std::uint64_t history() const;
 
     // After a registration that failed the state of the ranks is unknown.
-    void poison();
-    bool poisoned() const;
+    void poison() { poisoned_ = true; }
+    bool poisoned() const { return poisoned_; }
 
     // The communicator is ended: no handle is good any more.
     void end();
@@ -111,8 +112,8 @@ class WindowTable {
     std::vector<std::shared_ptr<const MappedMemory>> kept_; // by position
     std::uint64_t added_ = 0;
     std::uint64_t history_ = 0;
-    bool poisoned_ = false;
 
+    std::atomic<bool> poisoned_{false};
     std::uint64_t exchanges_ = 0;
 };
 

@@ -35,29 +35,19 @@ Backing::Backing() : capacity_(device_capacity() / kGranularity * kGranularity) 
 std::optional<uint64_t> Backing::take(size_t size, bool last) {
     const std::lock_guard lock(mutex_);
     const auto fits = [size](const auto& range) { return range.second >= size; };
-    if (last) {
-        const auto from_end = std::find_if(free_.rbegin(), free_.rend(), fits);
-        if (from_end == free_.rend()) {
-            return std::nullopt;
-        }
-        const auto range = std::prev(from_end.base());
-        const uint64_t offset = range->first + range->second - size;
-        range->second -= size;
-        if (range->second == 0) {
-            free_.erase(range);
-        }
-        return offset;
-    }
-    const auto fit = std::find_if(free_.begin(), free_.end(), fits);
+    auto fit = std::ranges::find_if(free_, fits);
     if (fit == free_.end()) {
         return std::nullopt;
     }
-    const auto [offset, available] = *fit;
+    if (last) {
+        fit = std::prev(std::find_if(free_.rbegin(), free_.rend(), fits).base());
+    }
+    const auto [begin, available] = *fit;
     free_.erase(fit);
     if (available > size) {
-        free_.emplace(offset + size, available - size);
+        free_.emplace(last ? begin : begin + size, available - size);
     }
-    return offset;
+    return last ? begin + available - size : begin;
 }
 
 void Backing::give_back(uint64_t offset, size_t size) {

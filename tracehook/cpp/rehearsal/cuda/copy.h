@@ -14,11 +14,23 @@
 
 namespace tracehook::rehearsal::cuda {
 
-// Does `launch` with a stream, when that waits for what it has to wait for; or leaves it to the
+// Calls `launch` with the stream of a handle, in the order that CUDA defines; or leaves it to the
 // graph that is being captured there.
-Status launch_on_stream(void* handle, const Node::Launch& launch);
+template <typename Launch> Status launch_on_stream(void* handle, const Launch& launch) {
+    const StreamTable& table = StreamTable::instance();
+    const std::shared_ptr<Stream> stream = table.find(handle);
+    if (stream == nullptr) {
+        return kInvalidResourceHandle;
+    }
+    if (const auto answer = Captures::instance().record(stream, launch)) {
+        return *answer;
+    }
+    table.order(stream);
+    launch(stream);
+    return kSuccess;
+}
 
-// Gives `work` to a stream in the order that CUDA defines; it may run before this returns.
+// Gives `work` to a stream in that way; it may run before this returns.
 template <typename Work> Status run_on_stream(void* handle, Work&& work) {
     return launch_on_stream(handle, repeated(std::forward<Work>(work)));
 }

@@ -17,20 +17,6 @@ bool is_ordinary(const void* pointer) {
 
 } // namespace
 
-Status launch_on_stream(void* handle, const Node::Launch& launch) {
-    const StreamTable& table = StreamTable::instance();
-    const std::shared_ptr<Stream> stream = table.find(handle);
-    if (stream == nullptr) {
-        return kInvalidResourceHandle;
-    }
-    if (const auto answer = Captures::instance().record(stream, launch)) {
-        return *answer;
-    }
-    table.order(stream);
-    launch(stream);
-    return kSuccess;
-}
-
 Status copy_on_stream(void* to, const void* from, size_t size, void* handle) {
     const StreamTable& table = StreamTable::instance();
     const std::shared_ptr<Stream> stream = table.find(handle);

@@ -46,10 +46,6 @@ Status record(void* event_handle, void* stream_handle, unsigned flags) {
     return kSuccess;
 }
 
-std::shared_ptr<const CapturePoint> captured(const std::shared_ptr<const Moment>& moment) {
-    return moment == nullptr ? nullptr : moment->captured;
-}
-
 // Does `body` with the moment that was recorded last, if one may ask about it.
 template <typename Body> Status ask(void* handle, Body&& body) {
     return context_call([&] {
@@ -58,7 +54,8 @@ template <typename Body> Status ask(void* handle, Body&& body) {
             return kInvalidResourceHandle;
         }
         const auto moment = event->latest();
-        const Status status = Captures::instance().ask_event(captured(moment));
+        const Status status =
+            Captures::instance().ask_event(moment == nullptr ? nullptr : moment->captured);
         return status != kSuccess || moment == nullptr ? status : outcome(body, *moment);
     });
 }

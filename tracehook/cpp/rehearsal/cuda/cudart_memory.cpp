@@ -19,12 +19,8 @@ void finish_work_on(int device) {
 
 EMU_EXPORT int cudaMalloc(void** pointer, size_t size) {
     return unsafe_call([&] {
-        *pointer = nullptr;
-        if (size == 0) {
-            return kSuccess;
-        }
-        *pointer = Memory::instance().allocate(size, current_device());
-        return *pointer == nullptr ? kMemoryAllocation : kSuccess;
+        *pointer = size == 0 ? nullptr : Memory::instance().allocate(size, current_device());
+        return size == 0 || *pointer != nullptr ? kSuccess : kMemoryAllocation;
     });
 }
 
@@ -52,18 +48,12 @@ EMU_EXPORT int cudaMemGetInfo(size_t* available, size_t* total) {
 
 EMU_EXPORT int cudaHostAlloc(void** pointer, size_t size, unsigned) {
     return unsafe_call([&] {
-        *pointer = nullptr;
-        if (size == 0) {
-            return kSuccess;
-        }
-        *pointer = HostMemory::instance().allocate(size, current_device());
-        return *pointer == nullptr ? kMemoryAllocation : kSuccess;
+        *pointer = size == 0 ? nullptr : HostMemory::instance().allocate(size, current_device());
+        return size == 0 || *pointer != nullptr ? kSuccess : kMemoryAllocation;
     });
 }
 
-EMU_EXPORT int cudaMallocHost(void** pointer, size_t size) {
-    return cudaHostAlloc(pointer, size, 0);
-}
+EMU_ALIAS(cudaMallocHost, cudaHostAlloc)
 
 EMU_EXPORT int cudaFreeHost(void* pointer) {
     return unsafe_call([&] {

@@ -128,9 +128,7 @@ EMU_EXPORT int cuFuncGetAttribute(int* value, int attribute, void* kernel) {
     return about(kernel, [&](const Kernel&) { return attribute_of(attribute, value); });
 }
 
-EMU_EXPORT int cuKernelGetAttribute(int* value, int attribute, void* kernel, int) {
-    return cuFuncGetAttribute(value, attribute, kernel);
-}
+EMU_ALIAS(cuKernelGetAttribute, cuFuncGetAttribute)
 
 EMU_EXPORT int cuFuncSetAttribute(void* kernel, int attribute, int value) {
     return about(kernel, [&](const Kernel&) {
@@ -154,13 +152,8 @@ EMU_EXPORT int cuLinkCreate_v2(unsigned, int*, void**, void**) {
     return kNotSupported;
 }
 
-EMU_EXPORT int cuLinkAddData_v2(void*, int, void*, size_t, const char*, unsigned, int*, void**) {
-    return kNotSupported;
-}
-
-EMU_EXPORT int cuLinkComplete(void*, void**, size_t*) {
-    return kNotSupported;
-}
+EMU_ALIAS(cuLinkAddData_v2, cuLinkCreate_v2)
+EMU_ALIAS(cuLinkComplete, cuLinkCreate_v2)
 
 EMU_EXPORT int cudaLibraryLoadData(void** library, const void* code, void*, void**, unsigned, void*,
                                    void**, unsigned) {

@@ -56,7 +56,7 @@ struct Node {
 };
 
 // The launch of work that the runtime itself does.
-template <typename Work> Node::Launch repeated(Work work) {
+template <typename Work> auto repeated(Work work) {
     return
         [work = std::move(work)](const std::shared_ptr<Stream>& stream) { stream->submit(work); };
 }

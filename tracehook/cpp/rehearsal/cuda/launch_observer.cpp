@@ -15,10 +15,19 @@ namespace {
 constexpr std::string_view kAnonymous = "(anonymous namespace)::";
 
 // Tens of thousands come while torch is loaded, and few are ever looked for.
+using Named = std::pair<const void*, const char*>;
 struct Names {
     std::mutex mutex; // protects all; nothing is locked while it is held
-    std::vector<std::pair<const void*, const char*>> all;
+    std::vector<Named> all;
 };
+
+// The first of them for which that holds; two nulls if there is none.
+template <typename Holds> Named first_named(Holds&& holds) {
+    Names& names = leaked<Names>();
+    const std::lock_guard lock(names.mutex);
+    const auto found = std::ranges::find_if(names.all, holds);
+    return found == names.all.end() ? Named{} : *found;
+}
 
 std::atomic<void (*)(const char*)> launch_observer{nullptr};
 constinit thread_local int host_computes = 0;
@@ -26,14 +35,10 @@ constinit thread_local int host_computes = 0;
 } // namespace
 
 bool is_spin_kernel(const void* function) {
-    static const void* const known = [] { // torch is loaded: it launches something
-        Names& names = leaked<Names>();
-        const std::lock_guard lock(names.mutex);
-        const auto found = std::find_if(names.all.begin(), names.all.end(), [](const auto& each) {
-            return std::string_view(each.second).find("spin_kernel") != std::string_view::npos;
-        });
-        return found == names.all.end() ? nullptr : found->first;
-    }();
+    constexpr auto spins = [](const auto& each) {
+        return std::string_view(each.second).find("spin_kernel") != std::string_view::npos;
+    };
+    static const void* const known = first_named(spins).first; // torch is loaded: it launches
     return function == known;
 }
 
@@ -44,11 +49,7 @@ void name_kernel_of_torch(const void* function, const char* name) {
 }
 
 const char* kernel_of_torch(const void* function) {
-    Names& names = leaked<Names>();
-    const std::lock_guard lock(names.mutex);
-    const auto found = std::find_if(names.all.begin(), names.all.end(),
-                                    [&](const auto& each) { return each.first == function; });
-    return found == names.all.end() ? nullptr : found->second;
+    return first_named([&](const auto& each) { return each.first == function; }).second;
 }
 
 std::string readable(const char* name) {

@@ -139,10 +139,6 @@ Physical::Pointer Physical::shareable(size_t size, int device, int types) {
     return nullptr;
 }
 
-Status Physical::import(int descriptor, Pointer& memory) {
-    return import(descriptor, kFileDescriptor, memory);
-}
-
 Status Physical::import(const FabricHandle& handle, Pointer& memory) {
     if (handle.magic != kFabricMagic) {
         return kInvalidValue;
@@ -157,13 +153,13 @@ Status Physical::import(const FabricHandle& handle, Pointer& memory) {
     struct stat facts{};
     Status status = kInvalidValue;
     if (fstat(file, &facts) == 0 && facts.st_ino == handle.inode) {
-        status = import(file, kFabric, memory);
+        status = import(file, memory, kFabric);
     }
     close(file);
     return status;
 }
 
-Status Physical::import(int descriptor, int types, Pointer& memory) {
+Status Physical::import(int descriptor, Pointer& memory, int types) {
     char link[64];
     char target[128] = {};
     std::snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);

@@ -42,7 +42,7 @@ class Physical {
 
     // The memory behind what `share` gave, here or in another process. The caller keeps its
     // descriptor. kInvalidValue if it is none, kInvalidDevice if the device is not visible here.
-    static Status import(int descriptor, Pointer& memory);
+    static Status import(int descriptor, Pointer& memory, int types = kFileDescriptor);
     static Status import(const FabricHandle& handle, Pointer& memory);
 
     ~Physical();
@@ -83,7 +83,6 @@ class Physical {
     enum class Origin { kPlain, kShareable, kImported };
 
     Physical(Origin origin, int types, int file, uint64_t offset, size_t size, int device);
-    static Status import(int descriptor, int types, Pointer& memory);
 
     const Origin origin_;
     const int types_;

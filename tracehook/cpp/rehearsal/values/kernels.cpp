@@ -122,7 +122,14 @@ bool writes_sparse(const c10::FunctionSchema& schema, const Values& arguments) {
     return false;
 }
 
-} // namespace
+// The device of all tensors that are not on the host; none if they are on several, or if a tensor
+// with elements is on the host that is more than a number.
+struct Place {
+    std::optional<at::Device> device;
+    bool several = false;
+    bool on_host = false;
+    bool sparse = false;
+};
 
 Place place_of(const Values& arguments) {
     Place place;
@@ -150,6 +157,8 @@ Place place_of(const Values& arguments) {
     }
     return place;
 }
+
+} // namespace
 
 void Computed::work(const Call& call) {
     const Values arguments = call.arguments();

@@ -32,17 +32,6 @@ struct Call {
     }
 };
 
-// The device of all tensors that are not on the host; none if they are on several, or if a tensor
-// with elements is on the host that is more than a number.
-struct Place {
-    std::optional<at::Device> device;
-    bool several = false;
-    bool on_host = false;
-    bool sparse = false;
-};
-
-Place place_of(const Values& arguments);
-
 // What the kernels are made of.
 class DeviceKernel : public c10::OperatorKernel {
   public:

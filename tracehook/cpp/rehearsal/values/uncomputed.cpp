@@ -2,7 +2,6 @@
 
 #include "rehearsal/cuda/device.h"
 
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -30,8 +29,8 @@ Launches*& youngest() {
     return launches;
 }
 
-// They write nothing that a program reads as a tensor.
-constexpr std::array<std::string_view, 1> kWithoutResults{"at::cuda::spin_kernel"};
+// It writes nothing that a program reads as a tensor.
+constexpr std::string_view kWithoutResult = "at::cuda::spin_kernel";
 
 } // namespace
 
@@ -74,10 +73,8 @@ Launches::~Launches() {
 }
 
 void Launches::seen(const char* name) {
-    for (const std::string_view each : kWithoutResults) {
-        if (each == name) {
-            return;
-        }
+    if (std::string_view(name) == kWithoutResult) {
+        return;
     }
     if (youngest() != nullptr) {
         youngest()->any_ = true;

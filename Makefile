@@ -29,7 +29,7 @@ MATRIX_TESTS_2.15.0 = tests/integration tests/rehearsal tests/emulator --deselec
 MATRIX_TESTS_2.13.0 = tests/unit/test_calls.py tests/integration/test_hook_library.py tests/integration/test_build_hook.py \
     tests/emulator/test_ipc.py $(wildcard tests/rehearsal/test_symmetric_*.py) $(patsubst %,tests/rehearsal/test_%.py, \
     communicators_of_others windows_of_others pending torch_hook holes_of_torch observed expandable stand_aside failure_modes peers)
-MATRIX_TESTS_2.14.1 = $(MATRIX_TESTS_2.13.0)
+MATRIX_TESTS_2.14.1 = $(MATRIX_TESTS_2.13.0) tests/rehearsal/test_ends.py tests/rehearsal/test_in_modes.py
 MATRIX_TESTS_2.13.0+cpu = tests/unit tests/audit/test_golden.py
 KEEP ?= yes
 

@@ -15,5 +15,6 @@ needs_nccl2 = pytest.mark.skipif(
 needs_any_nccl2 = pytest.mark.skipif(
     not hasattr(distributed_c10d, "ProcessGroupNCCL2"), reason="this torch has no group that registers by itself"
 )
+ENDS_WRAPPED = hasattr(distributed_c10d, "ProcessGroupNCCL2")  # dist.destroy_process_group() with DETAIL
 # Such a torch also looks there which streams are done with memory.
 FREES_BESIDE_POOLS = versions.frees_beside_pools(torch.__version__)

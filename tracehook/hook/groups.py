@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tracehook.hook import registrants
 from tracehook.hook.group_names import name_of
 from tracehook.hook.job import attempt
-from tracehook.hook.torch_modes import nothing_on, past_modes
+from tracehook.hook.torch_modes import empty_bytes, past_modes
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
@@ -263,7 +263,7 @@ def make_communicator(group: ProcessGroup | None, found: GroupFacts) -> None:
     # Not on the current stream: there another thread may run collectives of another group. If the order of the two
     # differs between ranks, each waits for the other.
     with past_modes(), torch.cuda.stream(torch.cuda.Stream(found.device)):
-        found.backend.allreduce([nothing_on(found.device)]).wait()
+        found.backend.allreduce([empty_bytes(0, found.device)]).wait()
         if group is not None and not communicator_pointer(found):
             dist.barrier(group, device_ids=[found.device])  # some groups wait for a collective nevertheless
 

@@ -25,9 +25,9 @@ def past_modes() -> Iterator[None]:
         yield
 
 
-def nothing_on(device: int) -> Any:
-    """Return a tensor of no elements on a CUDA device, also where the program has replaced ``torch.empty``."""
+def empty_bytes(size: int, device: int | None = None) -> Any:
+    """Return bytes on a CUDA device, the current one if None, also where the program has replaced ``torch.empty``."""
     import torch
 
     empty: Any = torch._C._VariableFunctions.empty
-    return empty(0, dtype=torch.uint8, device=torch.device("cuda", device))
+    return empty(size, dtype=torch.uint8, device="cuda" if device is None else torch.device("cuda", device))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tracehook.hook.torch_modes import empty_bytes, past_modes
 from tracehook.symmetric_memory.public import symmetric
 
 if TYPE_CHECKING:
@@ -40,13 +41,11 @@ def reserve(
         torch.OutOfMemoryError: the device has no such piece. The other ranks raise a RegistrationFailed that says so.
 
     """
-    import torch
-
     for given in (nbytes, small_nbytes):
         if not isinstance(given, int) or given < 0:
             raise ValueError(f"tracehook.reserve: expected bytes, got {given!r}: give a whole number, such as 1 << 30")
     large = [max(nbytes, _SMALL + 1)] if nbytes else []
     sizes = large + [_SMALL] * -(-small_nbytes // _SMALL)
-    with symmetric(group, communicator=communicator, graph=graph):
-        made = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
+    with symmetric(group, communicator=communicator, graph=graph), past_modes():
+        made = [empty_bytes(size) for size in sizes]
     del made

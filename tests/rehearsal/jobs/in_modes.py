@@ -1,7 +1,7 @@
 """The first scope of a group, which makes its communicator, inside of what a program has put around torch's functions.
 
-`seen`: by case, what the program's own mode saw of the scope; `sums`: of a tensor that the scope made; `asked`: what is
-said of tensors without an address.
+`seen`: by case, what the mode of the program saw of the scope; `sums`: of a tensor that a scope made; `windows`: how
+many there are after a reserve in each of these; `asked`: what is said of tensors without an address.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ warnings.simplefilter("error")
 seen: dict[str, list[str]] = {}
 sums: dict[str, float] = {}
 asked: dict[str, Any] = {}
+windows: list[int] = []
 
 
 class Dispatched(TorchDispatchMode):  # type: ignore[misc]
@@ -74,8 +75,11 @@ def made(group: dist.ProcessGroup) -> torch.Tensor:
 def inside(name: str, around: Callable[[list[str]], Any]) -> None:
     group = dist.new_group(list(range(WORLD)))
     into = seen.setdefault(name, [])
-    with around(into), tracehook.symmetric(group):
-        pass
+    with around(into):
+        with tracehook.symmetric(group):
+            pass
+        tracehook.reserve(3 << 20, group, small_nbytes=0)
+        windows.append(sum(row["windows"] for row in tracehook.status()["windows"]))
     tensor = made(group)
     dist.all_reduce(tensor, group=group)
     sums[name] = tensor.sum().item() if tensor.is_cpu else tensor.cpu().sum().item()
@@ -132,5 +136,5 @@ inside("another default", lambda _: torch.device("meta"))
 differentiated()
 made(dist.group.WORLD)
 without_an_address()
-tell(seen=seen, sums=sums, asked=asked)
+tell(seen=seen, sums=sums, asked=asked, windows=windows)
 dist.destroy_process_group()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ def this_host() -> str:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")
     except OSError:  # not there, or kept from containers
         boot_id = ""
-    return os.environ.get("NCCL_HOSTID") or f"{socket.gethostname()} {boot_id}"
+    return os.environ.get("NCCL_HOSTID") or f"{os.uname().nodename} {boot_id}"
 
 
 def greeting(place: Sequence[str], settings: Mapping[str, str]) -> dict[str, Any]:

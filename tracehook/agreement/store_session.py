@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tracehook.agreement.store_worker import StoreWorkers, token
 from tracehook.agreement.watchdog import LOOK, Listener, Watchdog
 from tracehook.hook import background
-from tracehook.hook.groups import below, cloned_store, stores
+from tracehook.hook.groups import any_exists, below, cloned_store, stores
 from tracehook.log import threads
 
 if TYPE_CHECKING:
@@ -119,12 +119,13 @@ class StoreSessions:
                     self._sessions[name] = found
                     self._known[store] = name
                     return found
+            had_groups = any_exists()
             own = cloned_store(base)  # the program may end its store while the session exists
             own.set_timeout(_CONNECTS)
             watchdog = Watchdog(
                 own,
                 lambda key: self._know(key, self._sessions[name]),
-                lambda: self._is_left(name),
+                lambda: self._is_left(name) or (had_groups and not any_exists()),
                 self._forget_ended,
                 self._listeners(),
                 self._patience,

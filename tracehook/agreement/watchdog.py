@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,11 @@ SAID_AFTER = 1.0  # seconds in a round after which the log says so
 OPEN = 60.0  # seconds after the end of its round's time that an alarm is kept
 STUCK = "stuck"  # the channel on which a rank tells that ranks do not come: all write their stacks then
 LONGEST_PAUSE = 60.0  # seconds between two tries to reach a store that does not answer
+
+
+def _outlives_its_groups() -> bool:
+    """Whether the store is that of torchrun's agent, so that what stays in it stays until the job ends."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
 
 
 class FollowedRound(NamedTuple):
@@ -200,10 +206,15 @@ class Watchdog:
         return store
 
     def _is_done(self, failures: int) -> bool:
-        """Whether nothing is watched, and nobody needs the store. One that fails takes no keys back."""
+        """Whether nothing is watched, and nobody needs the store. One that fails, or ends now, keeps its keys.
+
+        The store ends with the rank that has it: what is asked of it then makes torch print traces, or wait for 5 s.
+        """
         with self._changed:
-            watched = [one for one in self._subjects.values() if not (failures and one.is_over())]
-            self.has_ended = self._is_replaced or (not watched and not self._waiting and self._is_left())
+            is_left = self._is_left()
+            keeps = bool(failures) or (is_left and not _outlives_its_groups())
+            watched = [one for one in self._subjects.values() if not (keeps and one.is_over())]
+            self.has_ended = self._is_replaced or (not watched and not self._waiting and is_left)
             return self.has_ended
 
     def _has_asked(self) -> bool:

@@ -374,8 +374,8 @@ def below(store: Any) -> Any:
 def _require_listener(store: Any) -> None:
     if not _is_server(store):
         return
-    try:
-        socket.create_connection((store.host, store.port), _REACHED, all_errors=True).close()
+    try:  # bytes, because a name in text imports a module whose name a file of the program may have
+        socket.create_connection((store.host.encode(), store.port), _REACHED, all_errors=True).close()
     except ExceptionGroup as failed:  # one for each address of the host
         numbers = {getattr(problem, "errno", None) for problem in failed.exceptions}
         if errno.ECONNREFUSED in numbers and numbers <= _NOBODY_THERE:

@@ -262,7 +262,7 @@ def namespace(kind: str) -> int:
 def _own_address(name: str, secret: str) -> PeerAddress:
     return PeerAddress(
         wire.MAJOR,
-        socket.gethostname(),
+        os.uname().nodename,
         _text("/proc/sys/kernel/random/boot_id"),
         namespace("net"),
         os.geteuid(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 def is_installed(name: str) -> bool:
     """Return True also if the module is there by now, or if nothing has this name: then no code of the program runs.
 
-    Beside an installed package lies what pip, conda or a distribution noted down of it.
+    Beside an installed package lies what pip, conda or a distribution noted down of it. Python's own modules lie where
+    `os` does.
     """
     if name in sys.modules:
         return True
@@ -18,6 +20,8 @@ def is_installed(name: str) -> bool:
         spec = PathFinder.find_spec(name)
         if spec is None:
             return True
+        if name in sys.stdlib_module_names:
+            return Path(spec.origin or "").is_relative_to(Path(os.__file__).parent)
         folders = spec.submodule_search_locations or [spec.origin or ""]
         notes = [note for folder in folders for note in Path(folder).parent.glob(f"{name}-*-info")]
         return bool(spec.origin and notes)

@@ -33,7 +33,18 @@ class Aside(Protocol):
 
 
 SCHEMA = "1.26"
-_OF_STRUCTLOG = ("rich", "better_exceptions", "greenlet")
+# What structlog imports, and what rich does.
+_OF_STRUCTLOG = (
+    "rich",
+    "better_exceptions",
+    "greenlet",
+    "attr",
+    "pygments",
+    "colorsys",
+    "decimal",
+    "fractions",
+    "html",
+)
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
 _CROWDED = 8  # an 8th of the ring waits: from here on the events of segments that came and went are summed

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 # Signals of a fault or an abort of the thread itself: the handlers of the program must get them.
 _OWN: Final = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP}
+_STACK = 1 << 20  # bytes at least: a program may ask for less than an import on a thread of ours takes
 _living: set[Thread] = set()
 
 
@@ -35,15 +36,18 @@ class Thread:
         signal to a thread of ours instead, and then it ends the process.
         """
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        stack = _thread.stack_size()  # for all threads that begin; 0: what the system gives
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _OWN)  # raises what a handler raises
             self._running.acquire()
             _living.add(self)
+            _thread.stack_size(max(stack, _STACK) if stack else 0)
             _thread.start_new_thread(self._work, ())  # it has the mask of this thread
         except BaseException:  # also what an audit hook of the program raises
             _living.discard(self)
             raise
         finally:
+            _thread.stack_size(stack)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def join(self, timeout: float | None = None) -> None:

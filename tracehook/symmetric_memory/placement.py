@@ -81,5 +81,6 @@ class PlacementCheck:
         """Return why the call is refused; say it only, where the guard is to watch."""
         if found.guard == "on":
             return f"tracehook: {text}"
-        say_once(f"{text}; the call is made all the same (SYMM_REGISTER_GUARD={found.guard})")
+        told = text.replace("; nothing was registered or called", "")
+        say_once(f"{told}; the call is made all the same (SYMM_REGISTER_GUARD={found.guard})")
         return ""

@@ -1,5 +1,5 @@
 -- severity: error
--- sentence: The ranks were about to use windows at different places, or different configurations; the call was not made, or made without windows.
+-- sentence: The ranks were about to use windows at different places, or different configurations; the call was not made, or, with SYMM_REGISTER_GUARD=watch, made all the same.
 -- advice: Let all ranks allocate and free the tensors of scopes in one order, between the same scopes, and wait() for each work of async_op=True before its tensors go; if configurations differ, give the call one on all ranks.
 -- divergence: always
 -- needs: placement.mismatch
@@ -13,9 +13,10 @@ refused AS (
     FROM event WHERE event = 'placement.mismatch'),
 -- Of two ranks that differ, the one that does what nobody else of the job does comes first.
 counted AS (
-    SELECT *, (SELECT count(*) FROM placed p WHERE p.place IS NOT DISTINCT FROM refused.use.place) AS alike FROM refused)
+    SELECT *, (SELECT guard FROM process WHERE process.process = refused.process) = 'watch' AS is_made, (SELECT count(*) FROM placed p WHERE p.place IS NOT DISTINCT FROM refused.use.place) AS alike FROM refused)
 SELECT NULL AS process, list(coalesce(rank, comm_rank) ORDER BY alike, comm_rank) AS ranks, comm, min(ns) AS ns, NULL AS seq,
-       format('{}: refused, because the ranks used different {}', group_of(comm),
+       format('{}: {} the ranks used different {}', group_of(comm),
+              CASE WHEN bool_or(is_made) THEN 'made all the same (SYMM_REGISTER_GUARD=watch), although' ELSE 'refused, because' END,
               CASE WHEN count(DISTINCT coalesce(use.config, '')) > 1 THEN 'configurations' ELSE 'places' END) ||
        -- A use of known places is not in the log.
        CASE WHEN count(*) > 1 AND count(DISTINCT use.place) = 1

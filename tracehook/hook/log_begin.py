@@ -18,7 +18,7 @@ from tracehook.log.bound import Bound
 from tracehook.log.file_name import make_log
 from tracehook.log.folders import own_host
 from tracehook.log.stderr import warn
-from tracehook.log.text import encodable
+from tracehook.log.text import encodable, number_in
 from tracehook.nccl.segment_rules import SegmentRule
 from tracehook.settings import Settings
 
@@ -67,9 +67,9 @@ def begin_fields(
         "pid": os.getpid(),
         "job": encodable(job.id or "") or None,
         **({"launcher_job": encodable(job.launcher)} if job.launcher else {}),
-        "attempt": _number(environment.get("TORCHELASTIC_RESTART_COUNT", "")),
-        "rank": _number(environment.get("RANK", "")),
-        "world_size": _number(environment.get("WORLD_SIZE", "")),
+        "attempt": number_in(environment.get("TORCHELASTIC_RESTART_COUNT", "")),
+        "rank": number_in(environment.get("RANK", "")),
+        "world_size": number_in(environment.get("WORLD_SIZE", "")),
         "allocator": encodable(environment.get("PYTORCH_CUDA_ALLOC_CONF", "")),
         "policy": [encodable(name) for name in config.policy],
         "local": config.local,
@@ -96,7 +96,3 @@ def _program() -> str | None:
         return f"{zlib.crc32(os.fsencode(path)):08x} {zlib.crc32(path.read_bytes()):08x}"
     except (AttributeError, KeyError, OSError, ValueError):
         return None
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

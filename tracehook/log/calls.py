@@ -93,11 +93,6 @@ class Call(NamedTuple):
         return self.elements * (BYTES[kind] if kind < len(BYTES) else 1)
 
     @property
-    def takes_root(self) -> bool:
-        """Whether it has a root, or a peer."""
-        return self.root >= 0
-
-    @property
     def is_semaphore(self) -> bool:
         """Whether a stream of a peer waits in it."""
         return self.what in (SIGNAL, WAIT)
@@ -123,7 +118,7 @@ class Call(NamedTuple):
         parts = [f"{self.operation} of {self.elements:,} {TYPES[kind] if kind < len(TYPES) else f'type {kind}'}"]
         if "reduce" in self.operation:
             parts.append(REDUCTIONS[reduction] if reduction < len(REDUCTIONS) else "premul_sum")
-        if self.takes_root:
+        if self.root >= 0:
             name = root or f"rank {self.root} of the group"
             parts.append({"send": "to ", "recv": "from "}.get(self.operation, "root ") + name)
         return ", ".join(parts)
@@ -301,8 +296,8 @@ def parse(event: Mapping[str, Any]) -> Calls | None:
         return Calls(
             comm=str(event["comm"]),
             comm_id=int(event["comm_id"]),
-            rank=_or_none(event.get("comm_rank")),
-            size=_or_none(event.get("ranks")),
+            rank=number_or_none(event.get("comm_rank")),
+            size=number_or_none(event.get("ranks")),
             adopted=bool(event.get("adopted")),
             aborted=bool(event["aborted"]),
             ended=True,
@@ -334,7 +329,8 @@ def _making(text: object) -> Making | None:
     return Making(int(after), int(child), parent)
 
 
-def _or_none(value: object) -> int:
+def number_or_none(value: object) -> int:
+    """Return the number that a line tells; -1 if it tells none."""
     return value if isinstance(value, int) else -1
 
 

@@ -160,15 +160,9 @@ def rank_of(begin: Event) -> int | None:
     return whole_number(begin.get("rank"), 1 << 31)
 
 
-def job_of(begin: Event) -> str | None:
-    """Return the id of the job that this first line names."""
-    name = begin.get("job")
-    return encodable(name) if isinstance(name, str) else None
-
-
-def launcher_job_of(begin: Event) -> str | None:
-    """Return the id that the job has in its launcher's own log, if it is another one."""
-    name = begin.get("launcher_job")
+def job_of(begin: Event, field: str = "job") -> str | None:
+    """Return the id of the job that this first line names; `launcher_job`: that in its launcher's log, if another."""
+    name = begin.get(field)
     return encodable(name) if isinstance(name, str) else None
 
 
@@ -191,7 +185,8 @@ def open_log(paths: Sequence[Path], scratch: Path) -> LogFile:
             raise LogError(f"{path}: not a regular file")
     first = paths[0]
     # The ring first: what leaves it meanwhile, in a process that still runs, is in the log by then.
-    left, complaint = _read_ring(ring_place.beside_or_named(first, _first_event(first)))
+    begin = parse_line(packing.first_line(first, LONGEST_LINE)) or {}  # a first line never changes
+    left, complaint = _read_ring(ring_place.beside_or_named(first, begin))
     if len(paths) == 1 and first.stat().st_size == 0:
         return _without_lines(first, left, complaint)
     parts = []
@@ -253,11 +248,6 @@ def _begin_of(path: Path) -> Event:
         return {"event": "trace.begin"}
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     return {"event": "trace.begin", **told._asdict(), "time": changed.isoformat()}
-
-
-def _first_event(path: Path) -> Event:
-    """Return the first line of a log, which never changes; an empty event if there is none that can be read."""
-    return parse_line(packing.first_line(path, LONGEST_LINE)) or {}
 
 
 def _read_ring(path: Path) -> tuple[ring.RingFile | None, str]:

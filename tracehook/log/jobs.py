@@ -8,14 +8,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from tracehook.log.file import Participation, began_of, job_of, launcher_job_of, rank_of
+from tracehook.log.file import Participation, began_of, job_of, rank_of
 from tracehook.log.job_id import is_made
 from tracehook.log.lines import Event, LogError, whole_number
-from tracehook.log.text import many, printable, ranks_in_words
+from tracehook.log.text import many, number_in, printable, ranks_in_words
 
 NO_ID: Final = "(no id)"  # stands for that of a job without one
 _MOST_TOLD = 3
-_MOST_DIGITS = 10  # of the number of an attempt
 
 
 class Participant(Protocol):
@@ -158,15 +157,15 @@ def choose(place: object, jobs: Sequence[LoggedJob[P]], wanted: str | None) -> C
             ChosenJob(jobs[0].only(None), "; ".join(filter(None, (_others(jobs), _earlier(jobs[0]))))) if jobs else None
         )
     name, _, number = wanted.rpartition("#")
-    is_number = number.isascii() and number.isdigit() and len(number) < _MOST_DIGITS
-    if not name or not is_number or any(wanted in job.ids for job in jobs):
+    attempt = number_in(number)
+    if not name or attempt is None or any(wanted in job.ids for job in jobs):
         job = _called(place, jobs, wanted)
         return ChosenJob(job.only(None), _earlier(job))
     job = _called(place, jobs, name)
-    if int(number) not in job.attempts:
+    if attempt not in job.attempts:
         there = ", ".join(map(str, job.attempts)) or "none"
         raise LogError(f"{place}: no attempt {number} of job {printable(job.id, 100)} in it; there are: {there}")
-    return ChosenJob(job.only(int(number)), "")
+    return ChosenJob(job.only(attempt), "")
 
 
 def _called(place: object, jobs: Sequence[LoggedJob[P]], wanted: str) -> LoggedJob[P]:
@@ -212,7 +211,7 @@ def _more(jobs: Sequence[object]) -> str:
 
 def _job(ids: Sequence[str | None], groups: dict[str | None, list[P]], launchers: Sequence[P]) -> LoggedJob[P]:
     workers = [process for name in ids for process in groups[name]]
-    theirs = {*ids, *(launcher_job_of(process.begin) for process in workers)} - {None}
+    theirs = {*ids, *(job_of(process.begin, "launcher_job") for process in workers)} - {None}
     return LoggedJob(
         tuple(name or NO_ID for name in ids),
         tuple(workers),

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from tracehook.log.text import number_in
+
 LONGEST_LINE: Final = 1 << 20  # bytes; ours have a few hundred
 SCHEMA_MAJOR: Final = 1
 
@@ -51,10 +53,9 @@ def parse_begin(file: object, line: bytes | None) -> Event:
     begin = None if line is None else parse_line(line)
     if begin is None or begin["event"] != "trace.begin":
         raise NotALog(f"{file}: not a tracehook log (its first line is no trace.begin)")
-    major = str(begin.get("schema", "")).partition(".")[0]
-    is_number = major.isascii() and major.isdigit() and len(major) < 10
-    if not is_number or int(major) > SCHEMA_MAJOR:
-        kind = NewerSchema if is_number else LogError
+    major = number_in(str(begin.get("schema", "")).partition(".")[0])
+    if major is None or major > SCHEMA_MAJOR:
+        kind = LogError if major is None else NewerSchema
         raise kind(f"{file}: schema {begin.get('schema')!r}; this tracehook reads up to {SCHEMA_MAJOR}.x")
     return begin
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Final
 
 from tracehook.log.tables import PROBLEMS, WARNINGS
@@ -167,10 +167,4 @@ def _kind(event: str, fields: Fields) -> _Key:
     if event in ("segment.retire", "segment.reuse"):
         return ("use",)
     names = ("device", "comm", "group", "peer", "peer_life", "choice", "answer", "operation", "bucket")
-    return (event, *_values(fields, names))
-
-
-def _values(fields: Fields, names: Iterable[str]) -> Iterator[Hashable]:
-    for name in names:
-        value = fields.get(name)
-        yield value if isinstance(value, int | str) else None
+    return (event, *(value if isinstance(value, int | str) else None for value in map(fields.get, names)))

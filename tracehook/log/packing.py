@@ -28,7 +28,8 @@ def unpack(packed: Path, target: Path) -> str:
                         raise _Damaged(f"it has more than {room} bytes, which no log packs into so few")
                     out.write(chunk)
         except (EOFError, zlib.error, gzip.BadGzipFile, _Damaged) as problem:
-            return f"{packed.name}: damaged {_kind(packed)} ({problem}); read up to there"
+            kind = "gzip" if packed.suffix == ".gz" else "zstd"
+            return f"{packed.name}: damaged {kind} ({problem}); read up to there"
     return ""
 
 
@@ -48,11 +49,14 @@ def opened(path: Path) -> Iterator[Any]:
         with gzip.open(path) as file:
             yield file
     elif path.suffix == ".zst":
-        zstd = _zstandard()
         try:
-            with zstd.open(path, "rb") as file:
+            import zstandard
+        except ImportError:
+            raise LogError("zstd needs a package: pip install zstandard") from None
+        try:
+            with zstandard.open(path, "rb") as file:
                 yield file
-        except zstd.ZstdError as problem:
+        except zstandard.ZstdError as problem:
             raise _Damaged(str(problem)) from None
     else:
         with path.open("rb") as file:
@@ -61,15 +65,3 @@ def opened(path: Path) -> Iterator[Any]:
 
 class _Damaged(Exception):
     """What zstandard says of a file."""
-
-
-def _kind(path: Path) -> str:
-    return {".gz": "gzip", ".zst": "zstd"}[path.suffix]
-
-
-def _zstandard() -> Any:
-    try:
-        import zstandard
-    except ImportError:
-        raise LogError("zstd needs a package: pip install zstandard") from None
-    return zstandard

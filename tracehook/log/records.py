@@ -71,6 +71,11 @@ def own_layout(event: str) -> struct.Struct:
 # --- what the log shows of a member ---
 
 
+def means_in(bits: int) -> str:
+    """Return by which means NCCL uses a registration."""
+    return "+".join(means for bit, means in _MEANS.items() if bits & bit)
+
+
 def _shown(show: Callable[[Any], Any] | None = None, unless: int | None = None) -> Callable[[Fields, str, Any], None]:
     """Return what puts a value into a line, as `show` makes it; not the value `unless`, which stands for none."""
 
@@ -121,7 +126,7 @@ SHOW: Final[dict[str, Callable[[Fields, str, Any], None]]] = {
     "handle": _shown(_name_in(tables.HANDLES)),
     "side": _shown(_name_in(("allocator", "ledger"))),
     "reason": _put_reason,
-    "means": _shown(lambda value: "+".join(_MEANS[bit] for bit in _MEANS if value & bit)),
+    "means": _shown(means_in),
     "hidden": lambda *_: None,
 }
 

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from tracehook.log.records import means_in
 from tracehook.log.tables import ANSWERS, EFFECTS, EVENTS, HANDLES, KINDS, MEMORIES, OPERATIONS, reason_of
 
 # struct Event of that time, in its order; padding was explicit there
@@ -25,7 +26,6 @@ _POOL_EVENTS = frozenset(
 
 _BORN = {1 << 8: "adopted", 1 << 9: "at_calls", 1 << 10: "one_host"}  # communicator.pending; below: Local
 _BY_OTHERS, _EFFECT_SHIFT = 1, 8  # kByOthers, kEffectShift: in `extra` of a local registration
-_MEANS = {0x20: "ipc", 0x02: "nvls", 0x01: "network", 0x10: "collnet"}  # NCCL's bits: src/include/register.h
 _WHILE_CAPTURING = 1 << 31  # kWhileCapturing
 _WINDOW_OF_OTHERS = 1 << 30  # kWindowOfOthers
 _WINDOW_LATER = 1 << 29  # kWindowLater
@@ -99,7 +99,7 @@ def _extra_fields(name: str, record: OldRecord) -> dict[str, Any]:
                 out["expected"] = EFFECTS[effect] if effect < len(EFFECTS) else str(effect)
             return out
         case "register.used":
-            return {"thread": record.thread, "means": "+".join(_MEANS[bit] for bit in _MEANS if record.value & bit)}
+            return {"thread": record.thread, "means": means_in(record.value)}
         case "register.window" | "deregister.window":
             window: dict[str, Any] = {"thread": record.thread, "ok": record.result == 0}
             if record.extra & _WINDOW_OF_OTHERS:

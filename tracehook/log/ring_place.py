@@ -21,26 +21,8 @@ from tracehook.log.ring import MOST_EVENTS, RingError, read_header
 _MOUNTS = Path("/proc/self/mountinfo")
 _UNFIT = frozenset(
     (
-        "9p",
-        "afs",
-        "bcachefs",
-        "beegfs",
-        "btrfs",
-        "ceph",
-        "cifs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "orangefs",
-        "panfs",
-        "pvfs2",
-        "smb3",
-        "smbfs",
-        "vboxsf",
-        "virtiofs",
-        "wekafs",
+        *("9p", "afs", "bcachefs", "beegfs", "btrfs", "ceph", "cifs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4"),
+        *("orangefs", "panfs", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs", "wekafs"),
     )
 )
 _LOCAL_FUSE = ("fuse.fuse-overlayfs",)  # the root of containers

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from tracehook.log.calls import REDUCTIONS, SLOT_BYTES, TYPES, operation_name, surroundings_in
+from tracehook.log.calls import REDUCTIONS, SLOT_BYTES, TYPES, number_or_none, operation_name, surroundings_in
 from tracehook.log.calls import unpack as unpack_calls
 
 _ENTRY = struct.Struct("<5Q")  # kind, count, bytes, least, most
@@ -133,12 +133,11 @@ def parse(event: Mapping[str, Any]) -> Tallies | None:
         told = dict(item.split("=", 1) for item in str(event["surroundings"]).split())
         domain = told.pop("domain")
         around = Surroundings(domain if domain in DOMAINS else "", int(told.pop("policy")), int(told.pop("capability")))
-        rank, size = event.get("comm_rank"), event.get("ranks")
         return Tallies(
             comm=str(event["comm"]),
             comm_id=int(event["comm_id"]),
-            rank=rank if isinstance(rank, int) else -1,
-            size=size if isinstance(size, int) else -1,
+            rank=number_or_none(event.get("comm_rank")),
+            size=number_or_none(event.get("ranks")),
             surroundings=around,
             settings=chosen(told),
             rows=tuple(_row(text.split(",")) for text in str(event["tallies"]).split()),

@@ -24,6 +24,11 @@ def printable(text: str, most: int, instead: str = " ", end: str = "...") -> str
     return shown if len(shown) <= most else shown[: most - len(end)] + end
 
 
+def number_in(text: str) -> int | None:
+    """Return the number that a text is, of up to nine digits; None for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
 def host_name(host: str) -> str:
     """Return the name of a host as a cell of a table."""
     return printable(host, _LONGEST_HOST, instead="?")

@@ -65,7 +65,7 @@ class Thread:
 
     def _work(self) -> None:
         self.native_id = _thread.get_native_id()
-        run, self._run = self._run, _nothing  # what it holds may end with it
+        run, self._run = self._run, lambda: None  # what it holds may end with it
         try:
             run()
         finally:
@@ -88,10 +88,6 @@ def leave_threading() -> None:
 def living() -> list[Thread]:
     """Return the threads of this process that have not ended."""
     return list(_living)
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 os.register_at_fork(after_in_child=_living.clear)

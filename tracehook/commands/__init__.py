@@ -56,17 +56,11 @@ _PASS_ON = {"allow_extra_args": True, "allow_interspersed_args": False}
 _BEFORE_ANOTHER = "[OPTIONS] -- COMMAND ..."
 app.command("run", context_settings=_PASS_ON, options_metavar=_BEFORE_ANOTHER)(run.run)
 app.command("rehearse", context_settings=_PASS_ON, options_metavar=_BEFORE_ANOTHER)(rehearse.rehearse)
-app.command("doctor")(doctor.doctor)
-app.command("build-hook")(build_hook.build_hook)
-app.command("tune")(tune.tune)
-app.command("jobs")(jobs.jobs)
-app.command("summary")(summary.summary)
-app.command("watch")(watch.watch)
-app.command("stacks")(stacks.stacks)
-app.command("export")(export.export)
-app.command("audit")(audit.audit)
-app.command("report")(report.report)
-app.command("timeline")(timeline.timeline)
+for command in (
+    *(doctor.doctor, build_hook.build_hook, tune.tune, jobs.jobs, summary.summary, watch.watch),
+    *(stacks.stacks, export.export, audit.audit, report.report, timeline.timeline),
+):
+    app.command(command.__name__.replace("_", "-"))(command)
 
 
 def main() -> None:

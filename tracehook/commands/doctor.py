@@ -50,8 +50,7 @@ def doctor(
         facts = {name: text for name, text in found if not name.startswith(" ")}
         remarks = {name.strip(): text for name, text in found if name.startswith(" ")}
         out = {"version": 1, "works": works, "self_test": result, "found": facts, "remarks": remarks}
-        out |= {"settings": changed}
-        out |= {"bugs": [_bug_as_json(found) for found in bugs]} if job else {}
+        out |= {"settings": changed} | ({"bugs": [_bug_as_json(found) for found in bugs]} if job else {})
         typer.echo(json.dumps(out, indent=1))
     else:
         _show([*found, *_bug_rows(bugs), ("self-test", result)], changed)
@@ -132,18 +131,15 @@ def _state() -> list[tuple[str, str]]:
     rows = [
         ("NCCL", versions.nccl_name(nccl) if nccl else "not loaded"),
         ("state", status["state"]),
+        ("memory", _memory(nccl)),
     ]
-    rows.append(("memory", _memory(nccl)))
     for file in nccl_library.loaded():
-        maker = nccl_library.pretender(file)
-        if maker is not None:
-            rows.append(
-                (
-                    "  registers nothing",
-                    f"{file} is the NCCL of {maker}: it accepts registrations and windows, and makes none. What the "
-                    "log calls registered is not; start the job without this library to have it registered",
-                )
+        if maker := nccl_library.pretender(file):
+            text = (
+                f"{file} is the NCCL of {maker}: it accepts registrations and windows, and makes none. What the "
+                "log calls registered is not; start the job without this library to have it registered"
             )
+            rows.append(("  registers nothing", text))
     rows.extend((f"  {name}", advice) for name, advice in status["reasons"].items())
     return rows
 

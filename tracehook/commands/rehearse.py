@@ -144,14 +144,9 @@ def rehearse(
         except LogError as problem:
             typer.echo(f"tracehook rehearse: no table: {problem}", err=True)
     _keep(log, environment, broken, hang)  # after the table, in which it has no row
-    for item in left:
-        typer.echo(f"rehearsal: fault {item} was never played: no such call was made, or not so often", err=True)
-    if not_computed:
-        typer.echo(f"rehearsal: {not_computed}", err=True)
-    if in_vain:
-        typer.echo(f"rehearsal: {in_vain}", err=True)
-    if no_hook:
-        typer.echo(f"rehearsal: {no_hook}", err=True)
+    unplayed = [f"fault {item} was never played: no such call was made, or not so often" for item in left]
+    for line in filter(None, (*unplayed, not_computed, in_vain, no_hook)):
+        typer.echo(f"rehearsal: {line}", err=True)
     _report(broken, hang, status)
     if any(map(consequences.is_own, broken)):
         status = RULES_BROKEN

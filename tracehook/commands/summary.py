@@ -219,25 +219,15 @@ def _numbers_of(row: Summary, with_windows: bool) -> list[int]:
 
 def _cells_of(row: Summary, with_windows: bool) -> list[str]:
     """Return a row of the table of processes."""
-    rank = "-" if row.rank is None else str(row.rank)
-    return [rank, str(row.pid), *map(str, _numbers_of(row, with_windows)), _log_state(row)]
-
-
-def _log_state(row: Summary) -> str:
-    """Return how a log ended, or how many events it lost."""
-    if row.lost:
-        return f"{row.lost} lost"
-    return row.end
+    return ["-" if row.rank is None else str(row.rank), str(row.pid), *_sums([row], with_windows)]
 
 
 _MOST_PROCESSES = 64  # that have a row each, whatever their hosts
 _MOST_TROUBLED = 16
 
-Placed = tuple[str, Summary]  # a process, and its host
 
-
-def _troubled_table(placed: Sequence[Placed], with_windows: bool) -> tuple[Table, str]:
-    """Return the sums of very many processes, and below them those to look at; and what to say of the others."""
+def _troubled_table(placed: Sequence[tuple[str, Summary]], with_windows: bool) -> tuple[Table, str]:
+    """Return the sums of very many processes, each with its host, and those to look at; and what to say of others."""
     hosts = len({host for host, _ in placed})
     title = f"tracehook: {many(len(placed), 'process')} on {many(hosts, 'host')}"
     table = _new_table(title, ("host", "rank", "pid"), with_windows)
@@ -257,7 +247,7 @@ def _sums(rows: Sequence[Summary], with_windows: bool) -> list[str]:
 
 
 def _log_states(rows: Sequence[Summary]) -> str:
-    """Return how all of these logs ended, or how many did not."""
+    """Return how all of these logs ended, or how many did not, or how many events they lost."""
     if lost := sum(row.lost for row in rows):
         return f"{lost} lost"
     ends = Counter(row.end for row in rows)

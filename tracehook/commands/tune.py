@@ -20,7 +20,7 @@ from rich.table import Table as Shown
 from rich.text import Text
 
 from tracehook.commands.printed import console_for, refuse
-from tracehook.log.text import in_bytes
+from tracehook.log.text import in_bytes, number_in
 from tracehook.nccl.effect import PAYING, Threshold
 from tracehook.settings import SettingError, from_environment, in_bytes_of
 from tracehook.tuning.table import MARGIN, RegisteredPoint, Row, Table
@@ -117,8 +117,7 @@ def tune(
     if it cannot start in this way, 130 after Control-C.
     """
     lists = {"operations": operations, "registered": registered, "dtypes": dtypes, "mode": mode}
-    plan = _plan(lists, (smallest, largest), groups or [], samples, margin)
-    plan["budget"] = budget
+    plan = _plan(lists, (smallest, largest), groups or []) | {"samples": samples, "budget": budget, "margin": margin}
     if os.environ.get("RANK", "0") == "0":
         _require_writable(out)
     if "RANK" not in os.environ:
@@ -130,10 +129,8 @@ def tune(
     _measure(plan, out, timeout)
 
 
-def _plan(
-    lists: dict[str, str], span: tuple[str, str], groups: list[str], samples: int, margin: float
-) -> dict[str, Any]:
-    """Return the arguments of the plan but the groups' sizes, which need the number of ranks."""
+def _plan(lists: dict[str, str], span: tuple[str, str], groups: list[str]) -> dict[str, Any]:
+    """Return the fields of the plan that are texts on the command line; without the group of all ranks."""
     chosen: dict[str, Any] = {name: list(dict.fromkeys(text.split(","))) for name, text in lists.items()}
     known = {
         "operations": _OPERATIONS.split(","),
@@ -151,16 +148,17 @@ def _plan(
             sizes.append(in_bytes_of(text))
         except SettingError as problem:
             _refuse(f"--{option} {text!r}: {problem}")
-    if not any(sizes[0] <= 1 << bit <= sizes[1] for bit in range(64)):
+    powers = [1 << bit for bit in range(64) if sizes[0] <= 1 << bit <= sizes[1]]
+    if not powers:
         _refuse(f"no power of two lies between --smallest {span[0]} and --largest {span[1]}")
     named = {}
     for text in groups:
         name, _, count = text.partition("=")
-        if not name or not (count.isascii() and count.isdigit() and len(count) < 10) or int(count) < 2:
+        named[text] = number_in(count) or 0
+        if not name or named[text] < 2:
             _refuse(f"--groups {text!r}: expected a name and a number of ranks above 1, such as tp=4")
-        named[text] = int(count)
-    graphs = [each == "graph" for each in chosen["mode"]]
-    return chosen | {"graphs": graphs, "span": sizes, "groups": named, "samples": samples, "margin": margin}
+    graphs = [each == "graph" for each in chosen.pop("mode")]
+    return chosen | {"graphs": graphs, "sizes": powers, "groups": named}
 
 
 class _WritableError(Exception):
@@ -222,7 +220,7 @@ def _measure(chosen: dict[str, Any], out: Path, timeout: float) -> None:
 
     import tracehook
     from tracehook.errors import RegistrationError
-    from tracehook.tuning.sweep import Plan, powers_of_two, sweep
+    from tracehook.tuning.sweep import Plan, sweep
     from tracehook.tuning.tuner_run import TunerRun
 
     device, devices = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
@@ -242,17 +240,8 @@ def _measure(chosen: dict[str, Any], out: Path, timeout: float) -> None:
         registers = all(run.tell(_registers_at_calls(tracehook.status())))
     except RegistrationError as problem:
         _fail(run.rank, problem.text)
-    plan = Plan(
-        operations=chosen["operations"],
-        dtypes=chosen["dtypes"],
-        graphs=chosen["graphs"],
-        sizes=powers_of_two(*chosen["span"]),
-        groups={"world": run.ranks} | chosen["groups"],
-        samples=chosen["samples"],
-        budget=chosen["budget"],
-        margin=chosen["margin"],
-        registered=chosen["registered"] if registers else [],
-    )
+    chosen["groups"] = {"world": run.ranks} | chosen["groups"]
+    plan = Plan(**chosen | ({} if registers else {"registered": []}))
     try:
         columns = TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn(), TextColumn("{task.description}")
         with Progress(BarColumn(), *columns, console=Console(stderr=True), disable=run.rank != 0) as bar:

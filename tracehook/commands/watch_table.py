@@ -169,14 +169,9 @@ def _fill_hosts(table: Table, hosts: Sequence[WatchedHost], now: float, lines: i
     shown = hosts if lines is None else _fitting(hosts, of_each, lines)
     for host in shown:
         worst = host.worst
-        cells = [
-            host_name(host.name),
-            told_ranks(host),
-            f"{host.states[worst]} {state_cell(worst, host.longest[worst])}",
-        ]
-        has_alerts = any(process.alerts for process in host.processes)
-        row = (*cells, *numbers(host.processes))
-        table.add_row(*map(Text, row), style=style(worst, has_alerts))
+        state = f"{host.states[worst]} {state_cell(worst, host.longest[worst])}"
+        row = (host_name(host.name), told_ranks(host), state, *numbers(host.processes))
+        table.add_row(*map(Text, row), style=style(worst, any(process.alerts for process in host.processes)))
         for _, _, process in host.troubled[:of_each]:
             rank, pid, *rest = row_of(process, now)
             who = f"  rank {rank}" if process.summary.rank is not None else "  no rank"

@@ -66,11 +66,6 @@ class Plan:
         return len(self.dtypes) * len(self.graphs) * len(self.sizes) * len(set(self.groups.values()))
 
 
-def powers_of_two(smallest: int, largest: int) -> list[int]:
-    """Return the powers of two from `smallest` to `largest`, both included if they are some."""
-    return [1 << bit for bit in range(64) if smallest <= 1 << bit <= largest]
-
-
 def sweep(plan: Plan, run: TunerRun, progress: Progress) -> Table:
     """Measure. All ranks of the default group call this, and get equal tables.
 

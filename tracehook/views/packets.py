@@ -57,32 +57,22 @@ class Packets:
 
     def track(self, name: str, parent: int | None = None, rank: int = 0, description: str = "") -> int:
         """Declare a track below `parent`. Perfetto shows those of one parent that are called the same as one."""
-        packet, descriptor = self._track(parent, rank)
-        descriptor.name = _text(name)
+        packet, descriptor = self._track(parent, rank, name, description)
         descriptor.child_ordering = _EXPLICIT
-        if description:
-            descriptor.description = description
         return self._declared(packet)
 
     def counter(self, name: str, parent: int, rank: int = 0, description: str = "") -> int:
         """Declare a track that counts bytes."""
-        packet, descriptor = self._track(parent, rank)
-        descriptor.name = _text(name)
+        packet, descriptor = self._track(parent, rank, name, description)
         descriptor.counter.unit = _BYTES
         descriptor.counter.y_axis_share_key = f"bytes below {parent}"
-        if description:
-            descriptor.description = description
         return self._declared(packet)
 
     # --- events ---
 
     def slice(self, track: int, start: int, end: int, name: str, category: str, arguments: Arguments = ()) -> None:
         """Write something that lasts. Those of one track must nest or be apart."""
-        event = self._event(track, start, _BEGIN)
-        event.name = _text(name)
-        event.categories.append(category)
-        self._annotate(event, arguments)
-        self._write()
+        self._named_event(track, start, _BEGIN, name, category, arguments)
         self._event(track, max(start, end), _END)
         self._write()
         self.slices += 1
@@ -93,11 +83,7 @@ class Packets:
         Of equal times each is moved by a nanosecond: Perfetto would draw every one below the one before, and take 512.
         """
         ns = self._latest[track] = max(ns, self._latest.get(track, ns - 1) + 1)
-        event = self._event(track, ns, _INSTANT)
-        event.name = _text(name)
-        event.categories.append(category)
-        self._annotate(event, arguments)
-        self._write()
+        self._named_event(track, ns, _INSTANT, name, category, arguments)
         self.instants += 1
 
     def count(self, track: int, ns: int, value: int) -> None:
@@ -135,7 +121,9 @@ class Packets:
         packet.trusted_packet_sequence_id = _SEQUENCE
         return packet
 
-    def _track(self, parent: int | None, rank: int) -> tuple[protos.TracePacket, protos.TrackDescriptor]:
+    def _track(
+        self, parent: int | None, rank: int, name: str = "", description: str = ""
+    ) -> tuple[protos.TracePacket, protos.TrackDescriptor]:
         packet = self._fresh()
         descriptor = packet.track_descriptor
         self._tracks += 1
@@ -143,6 +131,10 @@ class Packets:
         if parent is not None:
             descriptor.parent_uuid = parent
         descriptor.sibling_order_rank = rank
+        if name:
+            descriptor.name = _text(name)
+        if description:
+            descriptor.description = description
         return packet, descriptor
 
     def _declared(self, packet: protos.TracePacket) -> int:
@@ -159,7 +151,10 @@ class Packets:
         event.track_uuid = track
         return event
 
-    def _annotate(self, event: protos.TrackEvent, arguments: Arguments) -> None:
+    def _named_event(self, track: int, ns: int, kind: int, title: str, category: str, arguments: Arguments) -> None:
+        event = self._event(track, ns, kind)
+        event.name = _text(title)
+        event.categories.append(category)
         for name, value in arguments:
             number = self._names.get(name)
             if number is None:
@@ -177,6 +172,7 @@ class Packets:
                 annotation.int_value = value
             else:
                 annotation.double_value = float(value)
+        self._write()
 
     def _write(self) -> None:
         self._file.write(self._trace.SerializeToString())

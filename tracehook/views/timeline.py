@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
 from itertools import groupby
@@ -22,7 +21,11 @@ from tracehook.audit.store import Store
 from tracehook.log.text import in_bytes
 from tracehook.views.packets import Arguments, Packets, Value
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Nanoseconds since 1970 at time 0 of the tables, by the clock of the process that began first.
+_WALL = """
+SELECT epoch_ns(began)::HUGEINT - began_ns - shift_ns AS ns FROM process
+WHERE began IS NOT NULL AND began_ns IS NOT NULL ORDER BY began_ns::HUGEINT + shift_ns, process LIMIT 1
+"""
 _PIDS_OF_OURS = 1 << 30  # where a pid is unknown, or is that of two processes (on two hosts)
 _COUNTERS = (
     ("segment bytes", "Held by PyTorch's caching allocator, which here includes what it took from pools."),
@@ -67,7 +70,8 @@ class _Timeline:
         self._processes = {row["process"]: row for row in store.rows("SELECT * FROM process ORDER BY process")}
         self._portions = tuple(_portions(self._processes.values()))
         first = min((row["first_ns"] for row in self._processes.values() if row["first_ns"] is not None), default=0)
-        self.out = Packets(file, max(0, -first), _wall(self._processes.values()))
+        wall = store.rows(_WALL)
+        self.out = Packets(file, max(0, -first), wall[0]["ns"] if wall else None)
         self._tracks: dict[tuple[object, ...], int] = {}
 
     # --- tracks ---
@@ -77,14 +81,10 @@ class _Timeline:
 
     def _device(self, process: int, device: int) -> int:
         """The track of a device, made when something happens on it first."""
-        make = partial(self.out.track, f"device {device}", self._process(process), 1 + min(device, 998))
-        return self._once((process, "device", device), make)
-
-    def _once(self, key: tuple[object, ...], make: Callable[[], int]) -> int:
-        track = self._tracks.get(key)
-        if track is None:
-            track = self._tracks[key] = make()
-        return track
+        key = process, "device", device
+        if key not in self._tracks:
+            self._tracks[key] = self.out.track(f"device {device}", self._process(process), 1 + min(device, 998))
+        return self._tracks[key]
 
     # --- parts ---
 
@@ -207,13 +207,6 @@ class _Timeline:
         return start, max(start, gone if gone is not None else of["last_ns"])
 
 
-def _wall(processes: Iterable[dict[str, Any]]) -> int | None:
-    """By the clock of the process that began first, which is where time 0 is."""
-    known_ones = [row for row in processes if _wall_at_zero(row) is not None]
-    first = min(known_ones, key=lambda row: row["began_ns"] + row["shift_ns"], default=None)
-    return None if first is None else _wall_at_zero(first)
-
-
 def _present(facts: Iterable[tuple[str, Value | None]]) -> list[tuple[str, Value]]:
     return [(name, value) for name, value in facts if value is not None and value != ""]
 
@@ -253,15 +246,6 @@ def _known(value: object) -> object:
     return "?" if value is None else value
 
 
-def _wall_at_zero(row: dict[str, Any]) -> int | None:
-    """Return nanoseconds since 1970 at time 0 of the tables, by the clock of a process, if its log says."""
-    if row["began"] is None or row["began_ns"] is None:
-        return None
-    since = row["began"].replace(tzinfo=UTC) - _EPOCH
-    wall = (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1000
-    return int(wall - row["began_ns"] - row["shift_ns"])
-
-
 # --- intervals that overlap, in lanes: on one track of a trace, slices have to nest ---
 
 
@@ -298,9 +282,7 @@ class NestingLanes:
 
     def __init__(self, new: Callable[[], int]) -> None:
         self._new = new
-        self._lanes: list[
-            tuple[int, list[int]]
-        ] = []  # what stands for it, and the ends of what is open, the innermost last
+        self._lanes: list[tuple[int, list[int]]] = []  # with the ends of what is open, the innermost last
 
     def place(self, start: int, end: int) -> int:
         """Return the lane for the interval from `start` to `end`."""

@@ -40,12 +40,10 @@ def _picture(kind: Row, points: list[Point], margin: float) -> str:
     figure = make_subplots(cols=2, subplot_titles=("time of a call", "bytes of the larger buffer / time"))
     sizes = [point.nbytes for point in points]
     is_symmetric = [point.prefers_symmetric(margin) for point in points]
-    for name, times in (
-        ("plain", [point.plain_us for point in points]),
-        ("symmetric", [point.symmetric_us for point in points]),
-    ):
+    for name, colour in _COLOURS.items():
+        times = [getattr(point, f"{name}_us") for point in points]
         marks = [10 if chosen == (name == "symmetric") else 4 for chosen in is_symmetric]
-        style = {"name": name, "legendgroup": name, "line": {"color": _COLOURS[name]}, "marker": {"size": marks}}
+        style = {"name": name, "legendgroup": name, "line": {"color": colour}, "marker": {"size": marks}}
         rates = [size / time / 1000 for size, time in zip(sizes, times, strict=True)]
         for column, values in enumerate((times, rates), start=1):
             trace = graph_objects.Scatter(x=sizes, y=values, mode="lines+markers", showlegend=column == 1, **style)

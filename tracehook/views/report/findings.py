@@ -66,7 +66,7 @@ def group_findings(findings: Sequence[Finding], rules: Sequence[Rule], places: M
         if len(group.rows) < _MOST_ROWS:
             group.rows.append(_shown(finding, places))
     errors = sum(finding.severity == "error" for finding in findings)
-    ordered = sorted(groups.values(), key=lambda group: _weight(group.severity))
+    ordered = sorted(groups.values(), key=lambda group: SEVERITIES.index(group.severity))
     shown = Findings(errors, len(findings) - errors, ordered)
     first = first_finding(findings)
     if first is not None:
@@ -83,7 +83,3 @@ def _shown(finding: Finding, places: Mapping[int, int]) -> ShownFinding:
     return ShownFinding(
         short(finding.message, 600), named, in_seconds(finding.ns), seconds, place, short(finding.advice, 300)
     )
-
-
-def _weight(severity: str) -> int:
-    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -21,6 +20,7 @@ from tracehook.audit.called import read_callers
 from tracehook.audit.rules import check, rules
 from tracehook.audit.store import Store
 from tracehook.views.report import cost, findings, job, series, spread, waiting
+from tracehook.views.report.phrases import file_text
 
 _SCRIPTS = ("pictures.js", "page.js")
 _UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
@@ -57,13 +57,13 @@ def make_page(store: Store) -> str:
 
 
 def _render(data: dict[str, Any], **context: Any) -> str:
-    scripts = [get_plotlyjs(), *(_text(name) for name in _SCRIPTS)]
+    scripts = [get_plotlyjs(), *(file_text(name) for name in _SCRIPTS)]
     environment = Environment(
-        loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=FunctionLoader(file_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     return environment.get_template("page.html.j2").render(
         policy=_policy(scripts),
-        css=Markup(_text("page.css")),
+        css=Markup(file_text("page.css")),
         data=Markup(encode(data)),
         scripts=[Markup(script) for script in scripts],
         **context,
@@ -82,7 +82,3 @@ def _policy(scripts: list[str]) -> str:
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _text(name: str) -> str:
-    return files("tracehook.views.report").joinpath(name).read_text(encoding="utf-8")

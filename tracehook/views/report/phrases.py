@@ -1,12 +1,18 @@
-"""How the report words things: short texts of logs, times, lists of ranks."""
+"""How the report words things: short texts of logs, times, lists of ranks; texts that stand in files of the package."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.resources import files
 
 from tracehook.log.text import printable, ranges_of, told_ranges
 
 _DASH = "\u2013"
+
+
+def file_text(name: str) -> str:
+    """Return the text of a file of this package."""
+    return files("tracehook.views.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def short(text: object, most: int = 200) -> str:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 from tracehook.audit.store import Store
-from tracehook.views.report.phrases import short
+from tracehook.views.report.phrases import file_text, short
 
 SERIES = ("held", "registered", "missing", "window", "pool", "idle", "ms")
 _MOST_CELLS = 1 << 16  # of one heat map
@@ -43,14 +42,9 @@ class Span:
         return self.until_ns - self.from_ns
 
 
-def sql(name: str) -> str:
-    """Return the SQL of a file of this package."""
-    return files("tracehook.views.report").joinpath(name).read_text(encoding="utf-8")
-
-
 def find_places(store: Store) -> list[Place]:
     """Make the tables of series.sql; return the places in the order of ranks."""
-    store.rows(sql("series.sql"))
+    store.rows(file_text("series.sql"))
     return [_place(row) for row in store.rows("SELECT *, left(host, 80) AS short_host FROM place ORDER BY place")]
 
 
@@ -69,7 +63,7 @@ def read_all(store: Store, places: list[Place], span: Span) -> dict[str, Any]:
     rows = -(-len(places) // together)
     bins = max(48, min(240, _MOST_CELLS // max(rows, 1)))
     store.rows(f"SET VARIABLE from_ns = {span.from_ns}; SET VARIABLE span_ns = {span.ns}; SET VARIABLE bins = {bins}")
-    store.rows(sql("readings.sql"))
+    store.rows(file_text("readings.sql"))
     return {
         "from": span.from_ns / 1e9,
         "until": span.until_ns / 1e9,

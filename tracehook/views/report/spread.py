@@ -7,28 +7,23 @@ from dataclasses import dataclass
 
 from tracehook.audit.store import Store
 from tracehook.log.text import in_bytes
-from tracehook.views.report.phrases import in_time
-from tracehook.views.report.series import Place, sql
+from tracehook.views.report.phrases import file_text, in_time
+from tracehook.views.report.series import Place
 
 _MOST_OUTLIERS = 6
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}"
-
-
+_COUNT = "{:,.0f}".format
 _MEASURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("held", "held by PyTorch's allocator, at most", in_bytes),
     ("missing", "not registered though a communicator lived, at most", in_bytes),
     ("in_windows", "in windows, at most", in_bytes),
     ("pool", "held by our pools, at most", in_bytes),
     ("idle", "idle in the bank, at most", in_bytes),
-    ("communicators", "communicators", _count),
-    ("made", "registrations made", _count),
-    ("failed", "registrations or their undoing failed", _count),
+    ("communicators", "communicators", _COUNT),
+    ("made", "registrations made", _COUNT),
+    ("failed", "registrations or their undoing failed", _COUNT),
     ("us", "time in NCCL for registrations", in_time),
     ("slowest", "slowest of these calls", in_time),
-    ("events", "events", _count),
+    ("events", "events", _COUNT),
     ("lasted", "from first to last event", in_time),
 )
 
@@ -47,7 +42,7 @@ class Measure:
 
 def read_spread(store: Store, places: Sequence[Place]) -> list[Measure]:
     """Measure all places; leave out what is zero everywhere."""
-    found = {row["measure"]: row for row in store.rows(sql("spread.sql"))}
+    found = {row["measure"]: row for row in store.rows(file_text("spread.sql"))}
     measures = []
     for key, name, say in _MEASURES:
         row = found.get(key)

@@ -11,7 +11,6 @@ import signal
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -346,7 +345,8 @@ def read_callers(store: Store) -> Callers:
         if processes[row["process"]].parts:  # else its ring is not here
             processes[row["process"]].uncounted = row["uncounted"]
     wanted = [process for process in processes.values() if process.rank is not None or process.parts or process.making]
-    return Callers(wanted, _names(store))
+    named = store.rows("SELECT comm, group_of(comm) AS name FROM communicator_group")
+    return Callers(wanted, {row["comm"]: row["name"] for row in named})
 
 
 def see_until_now(processes: Collection[Caller]) -> None:
@@ -358,7 +358,8 @@ def see_until_now(processes: Collection[Caller]) -> None:
 
 
 _PROCESSES = """
-    SELECT process.*, (SELECT arg_max(event.event, event.seq) FROM event
+    SELECT process.*, epoch_ns(began) - began_ns AS wall_ns,
+                      (SELECT arg_max(event.event, event.seq) FROM event
                        WHERE event.process = process.process AND seq IS NOT NULL) AS last_event
     FROM process WHERE NOT helper ORDER BY process
 """
@@ -383,39 +384,23 @@ _UNCOUNTED = """
     GROUP BY process
 """
 
+# Of a process, what a caller has under the same name.
+_COLUMNS = (
+    *("rank", "pid", "ended", "how", "status", "signal", "sender", "alive_ns", "last_event", "shift_ns"),
+    *("world_size", "runs"),
+)
+
 
 def _process(row: dict[str, Any]) -> Caller:
     exception = row.get("exception")
     if exception is not None and row.get("message"):
         exception = f"{exception}: {row['message']}"
-    began = row["began"] is not None and row["began_ns"] is not None
     at = row["signal_ns"] + row["shift_ns"] if row["signal_ns"] is not None else row["alive_ns"]
     return Caller(
         number=row["process"],
-        rank=row["rank"],
-        pid=row["pid"],
-        ended=row["ended"],
-        how=row["how"],
-        status=row["status"],
         exception=exception,
-        signal=row["signal"],
-        sender=row["sender"],
         ended_ns=row["ended_ns"] if row["ended_ns"] is not None else at,
-        alive_ns=row["alive_ns"],
-        last_event=row["last_event"],
-        shift_ns=row["shift_ns"],
-        wall_ns=_since_1970(row["began"]) - row["began_ns"] if began else 0,
-        began_ns=row["began_ns"] if began else None,
-        world_size=row["world_size"],
-        runs=row["runs"],
+        wall_ns=row["wall_ns"] or 0,
+        began_ns=row["began_ns"] if row["wall_ns"] is not None else None,
+        **{name: row[name] for name in _COLUMNS},
     )
-
-
-def _since_1970(moment: datetime) -> int:
-    return round((moment - datetime(1970, 1, 1)).total_seconds() * 1e6) * 1000
-
-
-def _names(store: Store) -> dict[str, str]:
-    return {
-        row["comm"]: row["name"] for row in store.rows("SELECT comm, group_of(comm) AS name FROM communicator_group")
-    }

@@ -187,19 +187,9 @@ class Located:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as what ``--json`` prints (docs/audit.md)."""
-        return {
-            "rule": self.finding.rule,
-            "ns": self.finding.ns,
-            "ranks": list(self.ranks),
-            "call": self.call,
-            "number": self.number,
-            "group": self.group,
-            "operation": self.operation,
-            "collective_seq_id": self.collective_seq_id,
-            "p2p_seq_id": self.p2p_seq_id,
-            "state": self.state,
-            "frames": [frame._asdict() for frame in self.frames],
-        }
+        told = {name: value for name, value in vars(self).items() if name != "finding"}
+        told |= {"ranks": list(self.ranks), "frames": [frame._asdict() for frame in self.frames]}
+        return {"rule": self.finding.rule, "ns": self.finding.ns, **told}
 
 
 @dataclass
@@ -221,11 +211,8 @@ class Join:
                 out.append(f"{finding.rule}{moment}, in the program:")
             out.append(f"  {ranks_in_words(each.ranks)}, {each.call} ({each.told})")
             out += [f"    {frame.function}, {frame.file}:{frame.line}" for frame in each.frames]
-            out += (
-                []
-                if each.frames
-                else ["    no stack: torch gave up waiting for it (TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC)"]
-            )
+            if not each.frames:
+                out.append("    no stack: torch gave up waiting for it (TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC)")
         return [*out, *(f"Flight Recorder: {line}" for line in self.said)]
 
     def as_json(self) -> dict[str, Any]:

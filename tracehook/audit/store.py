@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tracehook.audit import lines_table
@@ -28,7 +27,7 @@ from tracehook.log.file import LogFile
 from tracehook.log.lines import LogError, whole_number
 from tracehook.log.ring import RingHeader
 from tracehook.log.tables import OPERATIONS
-from tracehook.log.text import encodable
+from tracehook.log.text import encodable, number_in
 
 _NAMED_LINES = 5
 _SMALL = 8 << 20  # bytes of logs: below that more threads of the database cost more than they do
@@ -63,9 +62,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -203,8 +200,8 @@ def _gone(process: int, begin: dict[str, Any]) -> Iterator[tuple[int, int, int, 
     windows = windows if isinstance(windows, dict) else {}
     placements = placements if isinstance(placements, list) else []
     for comm in {*map(str, placements), *windows}:
-        if comm.isascii() and comm.isdigit() and len(comm) < 10:
-            yield process, int(comm), whole_number(windows.get(comm), 1 << 31) or 0, int(comm) in placements
+        if (number := number_in(comm)) is not None:
+            yield process, number, whole_number(windows.get(comm), 1 << 31) or 0, number in placements
 
 
 def _signal(ring: RingHeader | None) -> tuple[int | None, int | None, int | None]:

@@ -32,15 +32,11 @@ class RegistrationCounts:
         """Registrations that were neither undone nor dropped with their communicator."""
         return sum(self.by_communicator.values())
 
-    def add_made(self, comm: int) -> None:
-        """Count one that was made."""
-        self.made += 1
-        self.by_communicator[comm] = self.by_communicator.get(comm, 0) + 1
-
-    def add_undone(self, comm: int) -> None:
-        """Count one that was undone."""
-        self.undone += 1
-        self.by_communicator[comm] = self.by_communicator.get(comm, 0) - 1
+    def add(self, comm: int, made: bool) -> None:
+        """Count one that was made, or undone."""
+        self.made += made
+        self.undone += not made
+        self.by_communicator[comm] = self.by_communicator.get(comm, 0) + (1 if made else -1)
 
     def as_json(self) -> dict[str, int]:
         """Return it as ``--json`` prints it."""
@@ -170,10 +166,8 @@ class Summary:
     def _call(self, counts: RegistrationCounts, name: str, comm: int, ok: object) -> None:
         if not ok:
             self.failures += 1
-        elif name.startswith("register."):
-            counts.add_made(comm)
         else:
-            counts.add_undone(comm)
+            counts.add(comm, name.startswith("register."))
 
 
 def summarise(log: ProcessLog) -> Summary:

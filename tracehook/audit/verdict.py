@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -170,7 +171,7 @@ class Verdict:
             "first_divergence": told if self.diverged else None,
             "looked": asdict(self.looked),
             "looks_like": [known_bugs.as_json(found) for found in self.known],
-            "counts": _counts(self.findings),
+            "counts": Counter(finding.rule for finding in self.findings),
             "findings": [self._told(finding) for finding in self.findings],
             "other_findings": self.others,
             "skipped": list(self.skipped),
@@ -261,13 +262,6 @@ def _look(store: Store) -> Looked:
     )
     by = {each["name"] or "?": each["n"] for each in by_rule}
     return Looked(**{**row, "jobs": tuple(row["jobs"] or ()), "left_out_by": by})
-
-
-def _counts(findings: Sequence[Finding]) -> dict[str, int]:
-    out: dict[str, int] = {}
-    for finding in findings:
-        out[finding.rule] = out.get(finding.rule, 0) + 1
-    return out
 
 
 def many_named(noun: str, names: Sequence[object]) -> str:

@@ -46,13 +46,9 @@ def existing() -> Iterator[Found]:
     torch offers no list of communicators: the lazily made point-to-point ones (one per pair of ranks) are not found
     here. They are seen when they are made, if tracehook was enabled before.
     """
-    import torch.distributed as dist
-
-    if not dist.is_available() or not dist.is_initialized():
+    if not any_exists():
         return
-    from torch.distributed import distributed_c10d
-
-    world: Any = distributed_c10d._world
+    world = _world()
     for group in list(world.pg_map):
         backend = _nccl_backend(group)
         if backend is not None:
@@ -112,11 +108,9 @@ def job_store() -> Any:
     if _chosen_store is not None or not any_exists():
         return _chosen_store
     import torch.distributed as dist
-    from torch.distributed import distributed_c10d
 
-    world: Any = distributed_c10d._world
     default = dist.group.WORLD  # None, if another thread destroys it just now
-    found = world.pg_map.get(default) if default is not None else None
+    found = _world().pg_map.get(default) if default is not None else None
     return found[1] if found is not None else None
 
 
@@ -131,10 +125,7 @@ def stores() -> list[Any]:
     """Return the stores of this process's groups: the job's, and those that groups have of their own."""
     found = [job_store()]
     if any_exists():
-        from torch.distributed import distributed_c10d
-
-        world: Any = distributed_c10d._world
-        found += [store for _, store in list(world.pg_map.values())]
+        found += [store for _, store in list(_world().pg_map.values())]
     return [store for store in found if store is not None]
 
 
@@ -169,14 +160,9 @@ def facts(group: ProcessGroup) -> GroupFacts:
     """Return the facts of a group with an NCCL backend."""
     backend = _nccl_backend(group)
     if backend is None:
-        raise RuntimeError(f"tracehook: group {group.group_name} {_why_no_nccl(group)}, so it has no windows")
-    return _facts(group, backend)
-
-
-def _why_no_nccl(group: ProcessGroup) -> str:
-    return (
-        f"has a {type(_cuda_backend(group)).__name__} of torch 2.14" if keeps_tensors(group) else "has no NCCL backend"
-    )
+        kind = f"a {type(_cuda_backend(group)).__name__} of torch 2.14" if keeps_tensors(group) else "no NCCL backend"
+        raise RuntimeError(f"tracehook: group {group.group_name} has {kind}, so it has no windows")
+    return facts_of_any(group, backend)
 
 
 def keeps_tensors(group: ProcessGroup) -> bool:
@@ -188,18 +174,11 @@ def keeps_tensors(group: ProcessGroup) -> bool:
     return registrants.registers_itself(backend) and not hasattr(backend, "_comm_ptr")
 
 
-def facts_of_any(group: ProcessGroup) -> GroupFacts:
-    """Return the facts of a group, whatever its backend."""
-    return _facts(group, None)
-
-
-def _facts(group: ProcessGroup, backend: Any) -> GroupFacts:
-    from torch.distributed import distributed_c10d
-
-    world: Any = distributed_c10d._world
+def facts_of_any(group: ProcessGroup, backend: Any = None) -> GroupFacts:
+    """Return the facts of a group; `backend`: that of NCCL, if it shall have one."""
     if not is_known(group):
         raise RuntimeError(f"tracehook: {_FOREIGN}")
-    _, store = world.pg_map[group]
+    _, store = _world().pg_map[group]
     bound = group.bound_device_id
     device = bound.index if bound is not None else _used_device(backend)
     _, desc, members = name_of(group)
@@ -236,10 +215,14 @@ def _used_by_communicators() -> set[int]:
 
 def is_known(group: ProcessGroup) -> bool:
     """Whether torch has the group, or has it no more."""
+    return group in _world().pg_map
+
+
+def _world() -> Any:
+    """Return torch's tables of groups."""
     from torch.distributed import distributed_c10d
 
-    world: Any = distributed_c10d._world
-    return group in world.pg_map
+    return distributed_c10d._world
 
 
 def had_communicator(group: ProcessGroup | None, found: GroupFacts) -> bool:
@@ -250,7 +233,11 @@ def had_communicator(group: ProcessGroup | None, found: GroupFacts) -> bool:
     if bound and not getattr(getattr(found.backend, "options", None), "lazy_init", False):
         return True
     with torch.cuda.device(found.device):
-        return _is_aborted(found.backend)
+        try:
+            found.backend._comm_ptr()
+        except RuntimeError:  # the stock group's answer for what was aborted; 0 is that for what it did not make yet
+            return True
+    return False
 
 
 def make_communicator(group: ProcessGroup | None, found: GroupFacts) -> None:
@@ -271,7 +258,7 @@ def make_communicator(group: ProcessGroup | None, found: GroupFacts) -> None:
 def pointer_of(group: ProcessGroup) -> int:
     """Return the raw ``ncclComm_t`` of any group on its device, or 0 if it has none, or not yet."""
     backend = _nccl_backend(group)
-    return communicator_pointer(_facts(group, backend)) if backend is not None else 0
+    return communicator_pointer(facts_of_any(group, backend)) if backend is not None else 0
 
 
 def communicator_pointer(found: GroupFacts) -> int:
@@ -284,7 +271,10 @@ def _pointer_on(backend: Any, device: int) -> int:
     import torch
 
     with torch.cuda.device(device):
-        return _pointer(backend)
+        try:
+            return int(backend._comm_ptr())
+        except RuntimeError:
+            return 0  # aborted, or ended otherwise: nothing to adopt
 
 
 def _communicators(backend: Any) -> list[tuple[int, int]]:
@@ -301,22 +291,6 @@ def _communicators(backend: Any) -> list[tuple[int, int]]:
             if pointer:
                 found.append((device, pointer))
     return found
-
-
-def _pointer(backend: Any) -> int:
-    try:
-        return int(backend._comm_ptr())
-    except RuntimeError:
-        return 0  # aborted, or ended otherwise: nothing to adopt
-
-
-def _is_aborted(backend: Any) -> bool:
-    # The stock group's answer for what was aborted is an error, and 0 for what it did not make yet.
-    try:
-        backend._comm_ptr()
-    except RuntimeError:
-        return True
-    return False
 
 
 def _nccl_backend(group: Any) -> Any | None:

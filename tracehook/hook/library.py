@@ -50,7 +50,7 @@ def why_no_core(own: Path = _OWN, path: list[str] = sys.path) -> str:
 
     A program that lies in a checkout imports the folder with the sources, since its own folder comes first in sys.path.
     """
-    hidden = next((found for found in map(Path, path) if _has_core(found / "tracehook")), None)
+    hidden = next((found for found in map(Path, path) if any(found.glob("tracehook/_core.*.so"))), None)
     is_source = (own / "cpp" / "CMakeLists.txt").exists()
     if hidden is None and not is_source:
         return _ONLY_READS
@@ -59,7 +59,3 @@ def why_no_core(own: Path = _OWN, path: list[str] = sys.path) -> str:
     if hidden is None:
         return f"{seen}; build it: {build}"
     return f"{seen} and hides {hidden / 'tracehook'}, which has one; keep the program out of {own.parent}, or: {build}"
-
-
-def _has_core(folder: Path) -> bool:
-    return any(folder.glob("_core.*.so"))

@@ -200,13 +200,9 @@ def left_out(core: Any) -> dict[str, Any]:
 
 def _why_left_out(core: Any, segment: Segment, row: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the name of the rule ("" if NCCL could not use the segment), and why; None if it is not left out."""
-    facts = effect.Facts(MEMORIES[segment.memory], row["one_host"], core.nccl_version(), os.environ)
+    unusable = effect.row_of(effect.Facts(MEMORIES[segment.memory], row["one_host"], core.nccl_version(), os.environ))
     if rule := _rule_for(segment, row):
-        if rule is ALWAYS:
-            unusable = effect.row_of(facts)
-            return rule.name, f"{unusable.text}: {unusable.remedy}"
-        return rule.name, f"{rule.name} leaves them out"
-    unusable = effect.row_of(facts)
+        return rule.name, f"{unusable.text}: {unusable.remedy}" if rule is ALWAYS else f"{rule.name} leaves them out"
     if row["at_calls"] and not row["one_host"]:
         return "", BETWEEN_HOSTS
     if row["at_calls"] and unusable.effect == effect.NONE:
@@ -253,7 +249,8 @@ def about(core: Any, address: int, nbytes: int, communicator: int) -> str:
     if not core.segment_source().replaced:
         return "not registered: NCCL could use it; set SYMM_REGISTER_MEMORY=vmm"
     seen = f"; NCCL used {row['in_effect']} of {row['made']} registrations of this communicator" if row["made"] else ""
-    return f"registered, in effect {_EFFECTS[rule.effect]} for {_calls_that_pay()}{seen}"
+    calls = ", ".join(f"{call} {limit.in_words()}" for call, limit in _paying.items())
+    return f"registered, in effect {_EFFECTS[rule.effect]} for {calls}{seen}"
 
 
 _EFFECTS = {
@@ -266,7 +263,3 @@ _EFFECTS = {
 
 def _reason(rule: effect.EffectRule) -> str:
     return f" ({rule.text}: {rule.remedy})" if rule.remedy else ""
-
-
-def _calls_that_pay() -> str:
-    return ", ".join(f"{call} {limit.in_words()}" for call, limit in _paying.items())

@@ -5,41 +5,33 @@ With the variable unset nothing else is imported, and nothing is replaced.
 
 from __future__ import annotations
 
+import importlib
 import os
 
 _seen: set[str] = set()  # frameworks that tracehook serves in this process
 
 
-def _is_chosen(framework: str) -> bool:
-    """Return whether names of the framework are to be replaced now; True only once."""
+def _serve(framework: str) -> None:
+    """Replace names of the framework, by the module of this room that is called like it, if it is chosen; once."""
     if not os.environ.get("SYMM_REGISTER_INTEGRATIONS") or framework in _seen:
-        return False
+        return
     from tracehook.integrations import choice
 
     if choice.is_chosen(framework):
         _seen.add(framework)
-    return framework in _seen
+        importlib.import_module(f"tracehook.integrations.{framework}").install()
 
 
 def sglang() -> None:
     """Let tracehook make SGLang's symmetric memory. SGLang's ``load_plugins`` calls it."""
-    if _is_chosen("sglang"):
-        from tracehook.integrations.sglang import install
-
-        install()
+    _serve("sglang")
 
 
 def vllm() -> None:
     """Let tracehook make vLLM's symmetric memory. vLLM's ``load_general_plugins`` calls it."""
-    if _is_chosen("vllm"):
-        from tracehook.integrations.vllm import install
-
-        install()
+    _serve("vllm")
 
 
 def megatron() -> None:
     """Let tracehook make Megatron's symmetric memory. tracehook calls it when it starts: Megatron has no plug-ins."""
-    if _is_chosen("megatron"):
-        from tracehook.integrations.megatron import install
-
-        install()
+    _serve("megatron")

@@ -88,12 +88,6 @@ class Connector:
         self._unanswered.clear()
         self._store = None  # a connection of our own
 
-    def _waits_on(self) -> Iterable[Any]:
-        """Yield what poll() should watch while a link is wanted."""
-        yield self.listener
-        yield from self._unidentified
-        yield from self._unanswered.values()
-
     def advance(self, wanted: Iterable[int]) -> list[Link]:
         """Take what steps can be taken now towards links with these peers; return the links that are made.
 
@@ -108,10 +102,10 @@ class Connector:
     def wait(self, seconds: float, links: Iterable[Link]) -> None:
         """Wait until something may have changed, also on these links."""
         poller = select.poll()
-        for link in links:
+        for link in (*links, *self._unanswered.values()):
             poller.register(link, select.POLLIN)
-        for waiting in self._waits_on():
-            poller.register(waiting, select.POLLIN)
+        for sock in (self.listener, *self._unidentified):
+            poller.register(sock, select.POLLIN)
         poller.poll(max(0.0, min(LOOK_INTERVAL, seconds)) * 1000)
 
     def is_announced(self, peer: int) -> bool:

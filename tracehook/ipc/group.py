@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -282,9 +281,7 @@ class PeerGroup:
     def __enter__(self) -> PeerGroup:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _error(self) -> PeerError:

@@ -106,11 +106,6 @@ class Imports:
         self._batches: queue.SimpleQueue[_Batch | None] | None = None
         self.progress = threading.Event()  # set when something was returned or unmapped
 
-    @property
-    def has_pending(self) -> bool:
-        """Whether there is something for :meth:`return_unused`."""
-        return bool(self._recalled or self._unwanted)
-
     # --- mapping what peers offer ---
 
     def map_loan(self, link: Link, events: PeerEvents, offer: wire.Offer, device: int) -> ImportedLoan:
@@ -206,10 +201,11 @@ class Imports:
 
     def return_unused(self) -> None:
         """Return recalled loans, and unmap unwanted imports, that have no lease. The thread does what has to wait."""
-        if not self.has_pending:
+        if not (self._recalled or self._unwanted):
             return
         with self.lock:
-            self._return_never_used()
+            for loan in [one for one in self._recalled if not one.was_used and one not in self._queued]:
+                self._return(loan)
             by_device: dict[int, _Batch] = {}
             for loan in [one for one in self._recalled if one not in self._queued and one.leases.count == 0]:
                 device = loan.imported.mapping.device
@@ -224,10 +220,6 @@ class Imports:
                 if not _core.capturing(batch.device):
                     self._queued.update(batch.loans, batch.imports)
                     self._queue().put(batch)
-
-    def _return_never_used(self) -> None:
-        for loan in [one for one in self._recalled if not one.was_used and one not in self._queued]:
-            self._return(loan)
 
     def _return(self, loan: ImportedLoan) -> None:
         """Drop the records of a loan, and tell its owner."""

@@ -9,7 +9,8 @@ captured signal is the same at every replay, and a second signal cannot overwrit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import product
 
 import torch
 
@@ -74,9 +75,5 @@ class Semaphores:
 
     def set_all(self, peer: int) -> None:
         """Set every word of this dead peer, so that no stream waits for it. Any thread; again and again."""
-        native.write_words(self._stream, list(self._all_of(peer)), 1, self._device)
-
-    def _all_of(self, peer: int) -> Iterator[int]:
-        for word in (_FULL, _CREDIT):
-            for channel in range(CHANNELS):
-                yield self._base + self._place(peer, word, channel)
+        places = (self._place(peer, *each) for each in product((_FULL, _CREDIT), range(CHANNELS)))
+        native.write_words(self._stream, [self._base + place for place in places], 1, self._device)

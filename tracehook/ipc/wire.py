@@ -32,27 +32,9 @@ HEAD_BYTES = _HEAD.size
 
 # The order is part of the format: append, never insert. A torch that lacks one refuses it by name.
 DTYPES = (
-    "uint8",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-    "bool",
-    "complex64",
-    "complex128",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "float8_e4m3fnuz",
-    "float8_e5m2fnuz",
-    "float8_e8m0fnu",
-    "uint16",
-    "uint32",
-    "uint64",
-    "complex32",
+    *("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool"),
+    *("complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+    *("float8_e8m0fnu", "uint16", "uint32", "uint64", "complex32"),
 )
 
 
@@ -187,28 +169,12 @@ def unpack_handles(data: bytes) -> list[bytes]:
 
 def pack_offer(offer: Offer) -> bytes:
     """Return the record of one tensor."""
-    dimensions = len(offer.shape)
+    *numbers, flags, handle, shape, strides = offer
+    dimensions = len(shape)
     if dimensions > MOST_DIMENSIONS:
         raise WireError(f"a tensor of {dimensions} dimensions; at most {MOST_DIMENSIONS} can be shared")
     padding = (0,) * (MOST_DIMENSIONS - dimensions)
-    return _OFFER.pack(
-        offer.export,
-        offer.segment,
-        offer.loan,
-        offer.size,
-        offer.offset,
-        offer.nbytes,
-        offer.handle_kind,
-        offer.dtype,
-        dimensions,
-        0,
-        offer.flags,
-        offer.handle,
-        *offer.shape,
-        *padding,
-        *offer.strides,
-        *padding,
-    )
+    return _OFFER.pack(*numbers, dimensions, 0, flags, handle, *shape, *padding, *strides, *padding)
 
 
 def unpack_offers(data: bytes, count: int) -> Iterator[Offer]:

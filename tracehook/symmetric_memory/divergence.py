@@ -80,7 +80,8 @@ def answer(
 
 def _made(alarm: Alarm, communicator: _core.Communicator, asker: str, own: str) -> RoundVerdict:
     call = alarm.facts["call"]
-    wanted = ", ".join([alarm.topic.removeprefix("placement of "), *_places(alarm)])
+    places = [entry for entry in alarm.entries if " buffer " in entry]
+    wanted = ", ".join([alarm.topic.removeprefix("placement of "), *places])
     return RoundVerdict(
         "diverged",
         f"{alarm.about}: the ranks differ at call {number(call)}: {own} made {described(communicator, call)}; "
@@ -119,10 +120,6 @@ def _elsewhere(alarm: Alarm, asker: str, own: str, waiting: list[Waiting]) -> Ro
         position=alarm.position,
         data=[(one.topology.verdict_key(one.number), one.post.position) for one in mine],
     )
-
-
-def _places(alarm: Alarm) -> list[str]:
-    return [entry for entry in alarm.entries if " buffer " in entry]
 
 
 def described(communicator: _core.Communicator, call: int) -> str:

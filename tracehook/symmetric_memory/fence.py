@@ -11,7 +11,6 @@ do, each rank says how many calls it made, and lets the calls pass that another 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tracehook import _core
@@ -75,9 +74,7 @@ class Fence:
         """Do nothing yet."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Let the calls go on that waited."""
         self.lower()
 

@@ -37,7 +37,6 @@ from tracehook.symmetric_memory.windows import NO_WINDOW, GroupWindows, in_order
 
 Ends = Callable[[GroupWindows], int]  # how many scopes of a group ended since its last call
 
-
 _KEEPS_TENSORS = (
     "groups of nccl2 of torch 2.14 have no symmetric memory, because it frees tensors of calls at another point on "
     "each rank: set TORCH_DIST_USE_NCCL2=0, or take torch 2.15"
@@ -306,16 +305,9 @@ class SymmetricMemory:
         """Return ``pools`` (by pool and device), ``windows`` (by group) and ``scopes`` (by thread)."""
         pools: dict[tuple[int, int], dict[str, Any]] = {}
         for segment in _core.pool_segments():
-            row = pools.setdefault(
-                (segment.pool, segment.device),
-                {
-                    "pool": self._pools.name(segment.pool),
-                    "device": segment.device,
-                    "segments": 0,
-                    "bytes": 0,
-                    "retired_bytes": 0,
-                },
-            )
+            place = {"pool": self._pools.name(segment.pool), "device": segment.device}
+            new = {**place, "segments": 0, "bytes": 0, "retired_bytes": 0}
+            row = pools.setdefault((segment.pool, segment.device), new)
             row["segments"] += 1
             row["bytes"] += segment.size
             row["retired_bytes"] += segment.size if segment.retired else 0

@@ -120,11 +120,6 @@ class Registrations:
             theirs.is_said = differs
 
 
-def listeners(switched: Callable[[], float]) -> dict[str, Registrations]:
-    """Return what a watchdog asks besides, by channel."""
-    return {CHANNEL: Registrations(switched)}
-
-
 def _registers(row: dict[str, Any]) -> bool:
     kind = KINDS[row["local"]]
     return kind == "observed" or (kind != "off" and not row["failed"] and _core.registering())

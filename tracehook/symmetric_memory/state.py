@@ -97,14 +97,15 @@ def _drop_holder(group: ProcessGroup | None) -> None:
 def _sessions() -> StoreSessions:
     """Return those of this process: the program asks for them at its first scope, and the log's thread at a birth."""
     from tracehook.agreement.store_session import StoreSessions
+    from tracehook.agreement.watchdog import STUCK
     from tracehook.symmetric_memory import registration_parity, stuck
 
     host = Switch.host
     patience = host.settings.timeout if host is not None else 60.0
 
     def listeners() -> Mapping[str, Listener]:
-        parity = registration_parity.listeners(lambda: host.switched if host is not None else 0.0)
-        return {**parity, **stuck.listeners()}
+        parity = registration_parity.Registrations(lambda: host.switched if host is not None else 0.0)
+        return {registration_parity.CHANNEL: parity, STUCK: stuck.Stuck()}
 
     with _beginning:
         if Switch.sessions is None:

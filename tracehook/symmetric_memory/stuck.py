@@ -8,7 +8,6 @@ from typing import Any
 from torch.distributed import Store
 
 from tracehook import _core
-from tracehook.agreement.watchdog import STUCK
 
 
 class _Told:
@@ -38,8 +37,3 @@ def tell() -> None:
     """Have all processes write their stacks: a call of this one hangs. Any thread."""
     _core.ask_stacks()  # also if no store answers
     _Told.count += 1
-
-
-def listeners() -> dict[str, Stuck]:
-    """Return what a watchdog hears, by channel."""
-    return {STUCK: Stuck()}

@@ -15,7 +15,7 @@ from support.records import HEAD, packed
 
 import tracehook
 from tracehook.log import records, tables
-from tracehook.log.tables import ABOUT, STRUCTS, TYPES
+from tracehook.log.tables import ABOUT, TYPES, rows
 
 ROOT = Path(tracehook.__file__).parent
 IN_THE_RING = [event for event, about in ABOUT.items() if not about.is_line]
@@ -117,7 +117,8 @@ def _pushed_by_python() -> Iterator[tuple[str, set[str]]]:
 def test_every_event_of_the_ring_is_written() -> None:
     """C++ writes its struct, or does not compile; Python names all members, or the call would raise."""
     code = "".join(path.read_text() for path in (ROOT / "cpp").rglob("*.cpp") if path.parent.name != "events")
-    of_cpp = {event for event in ABOUT if re.search(rf"\brow::{STRUCTS[event]}\b", code)}
+    structs = {name: struct for _, struct, name, *_ in rows("events/events.def")}
+    of_cpp = {event for event in ABOUT if re.search(rf"\brow::{structs[event]}\b", code)}
     by_python = list(_pushed_by_python())
     assert of_cpp | {event for event, _ in by_python} == set(IN_THE_RING) - {"policy.expected"}, "0.1.0 wrote that one"
     for event, given in by_python:

@@ -176,20 +176,16 @@ def _words_in(data: bytes) -> dict[str, str]:
     return {name: str(word) for name, word in words.items()} if isinstance(words, dict) else {}
 
 
-def read_heads(path: str | Path) -> tuple[RingHeader, list[bytes]]:
-    """Read what a ring file says of itself, and the head of each slot of calls that was ever used.
-
-    Nothing of a ring takes less time to read: it is what is looked at again and again.
-    """
-    return _read_some(path, HEAD_BYTES)
-
-
 def read_slots(path: str | Path, most: int = SLOT_BYTES) -> list[bytes]:
     """Read the first `most` bytes of each slot of calls; nothing if the file has none that this tracehook knows."""
-    return _read_some(path, most)[1]
+    return read_heads(path, most)[1]
 
 
-def _read_some(path: str | Path, most: int) -> tuple[RingHeader, list[bytes]]:
+def read_heads(path: str | Path, most: int = HEAD_BYTES) -> tuple[RingHeader, list[bytes]]:
+    """Read what a ring file says of itself, and the first `most` bytes of each slot of calls that was ever used.
+
+    Nothing of a ring takes less time to read than the heads: they are what is looked at again and again.
+    """
     # Not blocking: should somebody have put a pipe here, nobody may write to it.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:

@@ -91,9 +91,6 @@ _EVENT_ROWS = rows("events/events.def")
 EVENTS: Final = tuple(name for _, _, name, *_ in _EVENT_ROWS)
 """Names of the events, by number."""
 
-STRUCTS: Final = {name: struct for _, struct, name, *_ in _EVENT_ROWS}
-"""What C++ calls their rows, by name."""
-
 ABOUT: Final = {
     name: Event(macro == "LINE", severity, fields, sentence, "".join(refused))
     for macro, _, name, severity, fields, sentence, *refused in _EVENT_ROWS

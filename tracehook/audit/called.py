@@ -374,7 +374,6 @@ _AGREEING = """
     GROUP BY process, comm HAVING arg_max(event, seq) = 'agreement.waits'
 """
 
-
 # Every communicator has a place for its calls from its birth on, if one is free.
 _UNCOUNTED = """
     SELECT process, count(DISTINCT comm) AS uncounted FROM event

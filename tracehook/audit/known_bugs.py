@@ -30,7 +30,6 @@ SELECT any_value(nccl) AS nccl, any_value(torch) AS torch, any_value(driver) AS 
 FROM process WHERE communicators > 0
 """
 
-
 _MAY_BE_NO_HANG = ("interrupted", "no-end")
 
 

@@ -18,8 +18,6 @@ from tracehook.log.text import ordinal
 _LOST = re.compile(
     r"Connection (closed|reset) by peer|Broken pipe|recv(Value|Vector|Bytes)? failed|sendBytes failed|failed to recv"
 )
-
-
 # What Gloo raises where nobody came until the group's time-out.
 _IN_VAIN = re.compile(r"Timed out waiting \d+ms for (send|recv) operation")
 _MOMENT = 1_000_000_000  # nanoseconds

@@ -69,11 +69,6 @@ class Hang(NamedTuple):
     behind: int  # missing ranks that wait themselves, in another call: then this is a consequence
     places: tuple[ProgramPlace, ...] = ()  # where the missing ranks were that wait in no call, as far as they told
 
-    @property
-    def is_on_host(self) -> bool:
-        """Whether they wait in a function of torch.distributed, as their stacks said: that may be over soon."""
-        return self.group == _NO_GROUP
-
 
 @dataclass
 class LiveWaits:
@@ -131,7 +126,8 @@ class LiveWaits:
 
     def _ask(self, still: Mapping[str, Running], logs: GrowingDirectory) -> bool:
         """Have processes write their stacks that wait in no call while others wait; return whether one did."""
-        waiting = {name for hang in self.hangs for name in hang.waiting if not hang.is_on_host}
+        # Not those in a function of torch.distributed, as their stacks said: that may be over soon.
+        waiting = {name for hang in self.hangs for name in hang.waiting if hang.group != _NO_GROUP}
         rings = {}
         for name, process in still.items():
             ring = logs.ring(name) if process.is_here and name not in self._mute else None

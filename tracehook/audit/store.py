@@ -101,8 +101,12 @@ class Store:
 
     def _load(self) -> None:
         self._read(self.directory.logs, shifts(self.directory.logs))
-        self._make_unreadable()
-        self._make_operations()
+        self._database.execute("CREATE TABLE unreadable (message VARCHAR)")
+        messages = [(encodable(message),) for message in self.directory.unreadable]
+        lines_table.add_rows(self._database, "unreadable", messages)
+        # What has to be equal of a collective's buffers.
+        self._database.execute("CREATE TABLE operation (operation VARCHAR, send VARCHAR, receive VARCHAR)")
+        lines_table.add_rows(self._database, "operation", OPERATIONS)
         self._database.execute(_sql("tables.sql"))
 
     def _read(self, logs: Sequence[LogFile], clocks: Sequence[int]) -> None:
@@ -116,16 +120,6 @@ class Store:
             source = Texts(logs, self._scratch)
         _, _, places = fill(database, source, logs, clocks)
         self._make_processes(logs, places, clocks)
-
-    def _make_operations(self) -> None:
-        """Make the table that says what has to be equal of a collective's buffers."""
-        self._database.execute("CREATE TABLE operation (operation VARCHAR, send VARCHAR, receive VARCHAR)")
-        lines_table.add_rows(self._database, "operation", OPERATIONS)
-
-    def _make_unreadable(self) -> None:
-        self._database.execute("CREATE TABLE unreadable (message VARCHAR)")
-        messages = [(encodable(message),) for message in self.directory.unreadable]
-        lines_table.add_rows(self._database, "unreadable", messages)
 
     def _make_processes(self, logs: Sequence[LogFile], places: Mapping[int, Place], clocks: Sequence[int]) -> None:
         database = self._database

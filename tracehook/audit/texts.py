@@ -23,7 +23,6 @@ _BYTES_AT_ONCE: Final = 512 << 20  # DuckDB stores what is added twice, unless i
 Place = tuple[int | None, int | None]  # rank and number of ranks
 NOWHERE: Final[Place] = (None, None)
 
-
 # What the ring still had, and the file has too: killed between writing a line and letting go of it.
 _LOGGED_TOO: Final = """
 DELETE FROM event WHERE recovered AND NOT is_no_event AND EXISTS (

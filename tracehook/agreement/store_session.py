@@ -110,6 +110,7 @@ class StoreSessions:
             name = token(base)
         except RuntimeError:  # once broken, a connection stays so
             name = token(cloned_store(base))
+        had_groups = any_exists()
         made: StoreSession | None = None
         while True:
             with self._lock:
@@ -119,7 +120,6 @@ class StoreSessions:
                     self._sessions[name] = found
                     self._known[store] = name
                     return found
-            had_groups = any_exists()
             own = cloned_store(base)  # the program may end its store while the session exists
             own.set_timeout(_CONNECTS)
             watchdog = Watchdog(

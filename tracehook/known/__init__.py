@@ -13,7 +13,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from tracehook.log.installed import is_installed
 from tracehook.versions import nccl_name
 
 VERSIONS = ("nccl", "torch", "driver")
@@ -123,8 +122,6 @@ _TITLES = {"nccl": "NCCL", "torch": "torch", "driver": "driver"}
 @cache
 def those() -> tuple[Bug, ...]:
     """Return all bugs, by name."""
-    if not is_installed("tomllib"):
-        return ()  # a file of the program has that name
     import tomllib  # costs time, and most processes do not need it
 
     found = []

@@ -280,18 +280,18 @@ def explain(
         answer = Explanation(False, "not_cuda", f"the tensor is on {tensor.device}; windows are made on CUDA memory")
     elif unavailable is not None:
         answer = Explanation(False, *unavailable)
-    elif place(tensor) is None:
-        answer = Explanation(
-            False,
-            "not_in_pool",
-            "it has no address: it is sparse or nested, or stands for a tensor, as a fake one does",
-        )
     elif memory is None:
         answer = Explanation(
             False,
             "not_enabled",
             "no scope was entered in this process yet, or tracehook is not enabled: set SYMM_REGISTER_HOOK=1 or call "
             "tracehook.enable(), and make the tensor inside `with tracehook.symmetric(group)`",
+        )
+    elif place(tensor) is None:
+        answer = Explanation(
+            False,
+            "not_in_pool",
+            "it has no address: it is sparse or nested, or stands for a tensor, as a fake one does",
         )
     else:
         return _with_registration(memory.explain(tensor, span(tensor), group, communicator, asked), tensor, group)
@@ -301,8 +301,8 @@ def explain(
 
 def _with_registration(answer: Explanation, tensor: Tensor, group: ProcessGroup | None) -> Explanation:
     core = service().running()
-    at = place(tensor) if tensor.device.type == "cuda" else None
-    if at is not None and core is not None:
+    at = place(tensor) if core is not None and tensor.device.type == "cuda" else None
+    if core is not None and at is not None:
         resolved = group_names.resolve(group) if group_names.any_exists() else ()
         pointer = group_names.pointer_of(resolved[0]) if resolved else 0
         answer.registration = registration.about(core, *at, pointer)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import SCRIPTS, Finished, forked
+from support.processes import SCRIPTS, Finished, forked, python
 from support.processes import run as run_command
 
 from tracehook.log import reader
@@ -47,6 +47,14 @@ def test_directory_is_made(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b c" / "ü"
     assert _run(deep).err == ""
     assert len(list(deep.glob("*.jsonl"))) == 1
+
+
+def test_a_program_with_small_stacks_of_threads(tmp_path: Path) -> None:
+    """Threads of ours have what an import takes, and those of the program what it asked for."""
+    code = "import threading; threading.stack_size(32768); import torch; print(threading.stack_size())"
+    run = python(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path)})
+    assert (run.status, run.out, run.err) == (0, "32768\n", ""), run.output
+    assert len(list(tmp_path.glob("*.jsonl"))) == 1
 
 
 @pytest.mark.parametrize(("place", "cause"), [("file/logs", "Not a directory"), ("file", "no log")])

@@ -136,6 +136,21 @@ def test_a_store_that_ends_before_the_first_look_is_left_in_silence(server, capf
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("outlives", [False, True])
+def test_keys_are_taken_back_only_where_the_store_outlives_its_groups(server, monkeypatch, outlives):
+    """The store of torchrun's agent does. Any other one ends with its rank, perhaps while it is asked."""
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", str(outlives))
+    session = StoreSessions().at(server.store)
+    ended: list[object] = []
+    del server.store
+    session.watchdog.watch("key", SimpleNamespace(is_over=lambda: True, end=ended.append))
+    thread = session.watchdog._thread
+    assert thread is not None
+    thread.join(SOON)
+    assert session.watchdog.has_ended
+    assert len(ended) == outlives
+
+
 def test_the_watch_of_a_store_that_has_ended_ends_at_once(server):
     """It tries again and again to reach the store, and the exit does not wait for that."""
     watch = Watchdog(server.store.clone())

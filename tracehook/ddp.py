@@ -17,7 +17,7 @@ from tracehook.symmetric_memory.scope import NO_SCOPE
 if TYPE_CHECKING:
     from torch import nn
 
-# Reducers, because a copy of a model has one of its own. A second hook would find nothing to do, and stay for ever.
+# Reducers that have a hook. A copy of a model has a reducer of its own. A second hook would never remove itself.
 _served: weakref.WeakSet[Any] = weakref.WeakSet()
 
 

@@ -208,7 +208,7 @@ class Watchdog:
     def _is_done(self, failures: int) -> bool:
         """Whether nothing is watched, and nobody needs the store. One that fails, or ends now, keeps its keys.
 
-        The store ends with the rank that has it: what is asked of it then makes torch print traces, or wait for 5 s.
+        The store ends with the rank that has it. If a watchdog asks it then, torch prints traces, or waits for 5 s.
         """
         with self._changed:
             is_left = self._is_left()

@@ -9,7 +9,10 @@ from typing import Any
 
 @contextlib.contextmanager
 def past_modes() -> Iterator[None]:
-    """Let no mode of the calling thread see or change what torch is asked for meanwhile. To import one takes long."""
+    """Hide from the modes of the calling thread what tracehook asks of torch inside of the `with` block.
+
+    It imports late, because these modules of torch take long.
+    """
     import torch
 
     with contextlib.ExitStack() as around:

@@ -32,7 +32,7 @@ def say_once(text: str, about: str = "") -> bool:
     return is_first
 
 
-# What is said of an event, with its fields; of `deregister.local` if NCCL refused it.
+# What stderr says of an event, with its fields. It speaks of `deregister.local` only where NCCL refused it.
 _WORDS = {
     "communicator.failed": "registering segment {addr} with communicator {comm} failed with NCCL error {error}; its "
     "{registrations} registrations were undone, it runs on unregistered. The other ranks still have theirs: call "

@@ -8,7 +8,7 @@ import pytest
 from tracehook.log.installed import is_installed
 
 
-@pytest.mark.parametrize("name", ["colorsys", "rich", "nothing_is_called_so"])
+@pytest.mark.parametrize("name", ["colorsys", "rich", "attr", "nothing_is_called_so"])
 def test_a_file_of_the_program_is_told_from_what_is_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 def is_installed(name: str) -> bool:
     """Return True also if the module is there by now, or if nothing has this name: then no code of the program runs.
 
-    Beside an installed package lies what pip, conda or a distribution noted down of it. Python's own modules lie where
-    `os` does.
+    Beside an installed package lies what pip, conda or a distribution noted down of it, under its name or a longer one
+    (`attrs` brings `attr`). Python's own modules lie where `os` does.
     """
     if name in sys.modules:
         return True
@@ -23,7 +23,7 @@ def is_installed(name: str) -> bool:
         if name in sys.stdlib_module_names:
             return Path(spec.origin or "").is_relative_to(Path(os.__file__).parent)
         folders = spec.submodule_search_locations or [spec.origin or ""]
-        notes = [note for folder in folders for note in Path(folder).parent.glob(f"{name}-*-info")]
+        notes = [note for folder in folders for note in Path(folder).parent.glob(f"{name}*-info")]
         return bool(spec.origin and notes)
     except (OSError, ValueError):  # what is on the path of the program cannot be read
         return False

@@ -165,6 +165,16 @@ class Agreement:
         finally:
             self._lock.release()
 
+    def answer(self, data: Any, timeout: float) -> None:
+        """Let those go on with `data` who are in the next round, or will be, because this rank need not come to it.
+
+        Raises nothing and does not wait.
+        """
+        self.rounds += 1
+        topology = self.topology(timeout)
+        verdict = RoundVerdict("ok", data=data)
+        self._workers.submit(Task(rounds.claim(topology.verdict_key(self.rounds), verdict), timeout))
+
     def has_come_to(self, verdict_key: str) -> bool:
         """Whether this rank is, or was, in the round whose verdict has that key."""
         number, _, rest = verdict_key.removeprefix(f"{self._own.prefix}/").partition("/")

@@ -225,12 +225,17 @@ def _world() -> Any:
     return distributed_c10d._world
 
 
+def is_made_with_group(group: ProcessGroup | None, found: GroupFacts) -> bool:
+    """Whether torch makes the communicator with the group, and not at the first collective."""
+    bound = group is not None and group.bound_device_id is not None
+    return bound and not getattr(getattr(found.backend, "options", None), "lazy_init", False)
+
+
 def had_communicator(group: ProcessGroup | None, found: GroupFacts) -> bool:
     """Whether a group that has no communicator now had one: made with the group, or, as torch says, aborted."""
     import torch
 
-    bound = group is not None and group.bound_device_id is not None
-    if bound and not getattr(getattr(found.backend, "options", None), "lazy_init", False):
+    if is_made_with_group(group, found):
         return True
     with torch.cuda.device(found.device):
         try:
@@ -238,6 +243,14 @@ def had_communicator(group: ProcessGroup | None, found: GroupFacts) -> bool:
         except RuntimeError:  # the stock group's answer for what was aborted; 0 is that for what it did not make yet
             return True
     return False
+
+
+def has_begun(backend: Any) -> bool:
+    """Whether some thread has begun the first collective: torch counts it, and then makes a communicator for it."""
+    try:
+        return bool(backend._get_sequence_number_for_group()) and not _communicators(backend)
+    except (AttributeError, RuntimeError):  # a backend that does not count
+        return False
 
 
 def make_communicator(group: ProcessGroup | None, found: GroupFacts) -> None:

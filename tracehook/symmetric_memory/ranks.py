@@ -34,6 +34,8 @@ from tracehook.symmetric_memory.surroundings import place
 
 BEGINNING = Post("compare", "begin to compare", [])  # as far as messages go
 ABORT = 60.0  # seconds in which torch's abort of a group comes back, if it ever does
+_BEGUN = "begun"  # a collective of some thread has made the communicator, or makes it
+_LOOK = 0.002  # seconds between two looks for what another thread makes
 LAST_WORDS = 10.0  # seconds that a process has to end by itself before it is ended, if its kernel never ends
 
 
@@ -61,6 +63,7 @@ class GroupRanks:
         self._had_one = False  # a communicator
         self._is_apart = False
         self._connecting: Agreement | None = None
+        self._is_connected = False  # it came to its communicator once, together with the other ranks
         self._plans: Agreement | None = None
         self._uses: Agreement | None = None
         self._followers: tuple[RanksFollower, ...] = ()
@@ -352,16 +355,39 @@ class GroupRanks:
         """Return the communicator; all ranks make it now if torch was waiting for the first collective."""
         found = self.communicator()
         if found is None and not self.was_made():
-            self._connecting = self._connecting or self._agreement(
-                f"{self._name_at_store()}/connect", self._session_of_group()
-            )
-            self._connecting.compare("make the communicator", [], self.timeout)
-            groups.make_communicator(self.group(), self.facts)
+            self._make_communicator()
             found = self.communicator()
+        elif found is not None and not self._is_connected and self._may_be_new(found):
+            self._agreement_to_connect().answer([[_BEGUN]], self.timeout)
+        self._is_connected = True
         if found is None:
             text = f"{self.about} has no communicator on device {self.facts.device}: {ENDED}"
             raise RegistrationError(text, advice="Make a new group, or configure this one, before a scope of it")
         return found
+
+    def _agreement_to_connect(self) -> Agreement:
+        if self._connecting is None:
+            name = f"{self._name_at_store()}/connect"
+            self._connecting = self._agreement(name, self._session_of_group())
+        return self._connecting
+
+    def _make_communicator(self) -> None:
+        """Have torch make it, unless another thread's collective does on some rank: then torch would make two."""
+        own = _BEGUN if groups.has_begun(self.facts.backend) else ""
+        told = self._agreement_to_connect().exchange("make the communicator", [own], self.timeout)
+        deadline = time.monotonic() + self.timeout
+        is_begun = [_BEGUN] in told or groups.has_begun(self.facts.backend)
+        while is_begun and not groups.communicator_pointer(self.facts) and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+        if not groups.communicator_pointer(self.facts):
+            groups.make_communicator(self.group(), self.facts)
+
+    def _may_be_new(self, found: _core.Communicator) -> bool:
+        """Whether another thread's collective may have made the communicator, so that other ranks lack it still."""
+        if not self.is_of_torch or self.facts.ranks == 1 or groups.is_made_with_group(self.group(), self.facts):
+            return False
+        found.note_caller()
+        return found.several_callers or not found.calls_begun
 
     def was_made(self) -> bool:
         """Whether the group had a communicator, as far as can be told: torch would make another one, for nobody."""

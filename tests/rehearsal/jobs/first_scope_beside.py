@@ -1,0 +1,51 @@
+"""The first scope of a group while another thread makes the first collective of that group.
+
+Rank 0's thread begins, and waits for that of rank 1 while rank 0 ends its scope. By case, rank 1 ends its scope before
+its own thread begins, or when that is done.
+"""
+
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+import tracehook
+
+from common import RANK, start, tell, until
+
+device = start(bind=False, seconds=20)
+store = dist.distributed_c10d._get_default_store()
+found: dict[str, list[float]] = {}
+
+
+def first_collective(case: str, group: dist.ProcessGroup) -> None:
+    """Make it: rank 0 at once, rank 1 when rank 0 likely waits at the end of its scope."""
+    if RANK == 1:
+        store.wait([f"{case} begun"])
+        time.sleep(0.5)
+    sums = torch.full((1024,), float(RANK + 1), device=device)
+    dist.all_reduce(sums, group=group)
+    found[case].append(sums.sum().item())
+
+
+for case in ("before", "after"):
+    found[case] = []
+    group = dist.new_group(backend="nccl")
+    backend = group._get_backend(device)
+    thread = threading.Thread(target=first_collective, args=(case, group))
+    thread.start()
+    if RANK == 0:
+        until(lambda: backend._get_sequence_number_for_group() > 0)  # noqa: B023
+        store.set(f"{case} begun", "")
+    elif case == "before":
+        store.wait([f"{case} begun"])
+    else:
+        thread.join()
+    with tracehook.symmetric(group):
+        mine = torch.full((1024,), float(RANK + 1), device=device)
+    thread.join()
+    dist.all_reduce(mine, group=group)
+    found[case].append(mine.sum().item())
+    assert tracehook.is_symmetric(mine, group)
+tell(found=found)
+dist.destroy_process_group()

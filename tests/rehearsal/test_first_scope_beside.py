@@ -1,0 +1,14 @@
+"""A scope ends while another thread has torch make the communicator of the scope's group."""
+
+from pathlib import Path
+
+from support.audits import CLEAN, Audit
+from support.rehearsal import rehearse
+
+
+def test_a_first_scope_beside_the_first_collective_of_its_group(tmp_path: Path) -> None:
+    """Each rank finds the communicator made, begun or neither, and torch makes one, whichever thread comes first."""
+    run = rehearse("first_scope_beside.py", ranks=2, log=tmp_path).assert_good()
+    for facts in run.told:
+        assert facts["found"] == {"before": [3 * 1024.0] * 2, "after": [3 * 1024.0] * 2}
+    Audit(tmp_path).expect(CLEAN)

@@ -22,6 +22,7 @@ from player import device
 
 from tracehook import _core
 from tracehook.hook import registration
+from tracehook.symmetric_memory import pool_users
 
 FIRST, COUNT, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 HARD = 100.0  # seconds after which a seed that stands still shows where
@@ -30,6 +31,7 @@ SHORT = 3.0  # seconds that ranks wait for one that does something else
 PLANTED = "planted" in sys.argv
 
 faulthandler.enable()
+pool_users.LOOK = 0.02
 torch.cuda.set_device(device)
 if os.environ.get("SYMM_REGISTER_MEMORY") == "vmm":
     torch.cuda.init()

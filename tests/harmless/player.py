@@ -18,7 +18,7 @@ import programs
 import surroundings
 import torch
 import torch.distributed as dist
-from common import RANK, WORLD
+from common import RANK, WORLD, until
 
 import tracehook
 from tracehook.agreement import handshake
@@ -34,6 +34,11 @@ installed._offered = functools.cache(installed._offered)  # each seed asks for i
 def value(step: int, rank: int, part: int = 0) -> float:
     """Return what a rank puts into a part of a tensor at a step: sums are exact."""
     return float((step + 1) * 64 + rank * 8 + part)
+
+
+def _is_all_given_back() -> bool:
+    torch.cuda.empty_cache()
+    return not tracehook.status()["pools"]
 
 
 class Player:
@@ -132,19 +137,20 @@ class Player:
 
     def end(self) -> list[str]:
         """Destroy the groups; return what is left."""
-        for graph, *_ in self.graphs.values():
-            graph.reset()
-        for own, _ in self.owned:
-            own.destroy()
-        self.graphs.clear()
-        self.owned.clear()
+        while self.graphs:  # and no name keeps a tensor of the last one
+            self.graphs.popitem()[1][0].reset()
+        while self.owned:
+            self.owned.pop(0)[0].destroy()
         self.tensors.clear()
         self.works.clear()
         torch.cuda.synchronize()
         dist.destroy_process_group()
         tracehook.release_graphs()
         left = [row["group"] for row in tracehook.status()["windows"] if row["windows"]]
-        return [f"windows are left: {left}"] if left else []
+        gc.collect()
+        until(_is_all_given_back, 2.0)
+        pools = tracehook.status()["pools"]
+        return [f"windows are left: {left}"] if left else [f"segments are left: {pools}"] if pools else []
 
     def play(self) -> None:
         """Take every step in which this rank has a part."""

@@ -7,11 +7,10 @@ import sys
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
@@ -28,8 +27,9 @@ from tracehook.symmetric_memory.explain import explain
 from tracehook.symmetric_memory.handle import handle
 from tracehook.symmetric_memory.others import OtherCommunicators
 from tracehook.symmetric_memory.placement import PlacementCheck
-from tracehook.symmetric_memory.pool_choice import GROUP_POOL, SHARED_POOL, PoolChoice
+from tracehook.symmetric_memory.pool_choice import SHARED_POOL, PoolChoice
 from tracehook.symmetric_memory.pool_scope import Scope
+from tracehook.symmetric_memory.pool_users import PoolUsers
 from tracehook.symmetric_memory.pools import OpenScope, PoolLimitError, Pools, explain_out_of_memory
 from tracehook.symmetric_memory.scope import left_to_python
 from tracehook.symmetric_memory.stall_watch import StallWatch
@@ -61,7 +61,7 @@ class SymmetricMemory:
         self._stalls = StallWatch(settings.timeout, self._report_stall)
         self._pool_choice = PoolChoice(settings.policy, push)
         self._groups: dict[int, GroupWindows] = {}  # by id of the torch object
-        self._users: dict[str, PoolUsers] = {}  # by pool
+        self._users = PoolUsers(self._pools)
         self._lock = threading.RLock()
         self._sessions = sessions
         self._others = OtherCommunicators(settings, self._stalls, self._sessions)
@@ -88,11 +88,7 @@ class SymmetricMemory:
         pool = self._pool_choice.pool(windows, device, graph, hints)
         if pool is None:
             return None
-        self._end_pools()
-        users = PoolUsers(windows, is_of_one_group=pool.startswith(GROUP_POOL))
-        with self._lock:  # no other thread finds the pool gone meanwhile
-            self._users.setdefault(pool, users).groups.update(windows)
-            pair = self._pools.pair(pool, device)
+        pair = self._users.pair(pool, device, windows)
         native = _core.PoolScope(pair.eager, pair.graph, self._owner(windows))
         communicators = [one for found in windows if (one := found.communicator()) is not None]
         if len(communicators) == len(windows):
@@ -200,8 +196,8 @@ class SymmetricMemory:
             found.require_awake()
         self._refuse_in_scope("trim")
         before = sum(segment.size for segment in _core.pool_segments())
-        self._end_pools()
-        pools = self._pools_of({found.facts.name for found in chosen})
+        self._users.end_unused()
+        pools = self._users.may_trim({found.facts.name for found in chosen})
         quiet = {device: self._pools.release_cache(device, pools) for device in {one.facts.device for one in chosen}}
         for found in in_order(chosen):
             # Beside a capture nothing may be deregistered: that waits for the device.
@@ -211,25 +207,6 @@ class SymmetricMemory:
         if all(quiet.values()):
             _core.release_idle()
         return before - sum(segment.size for segment in _core.pool_segments())
-
-    def _pools_of(self, names: Set[str]) -> set[str]:
-        """Return the pools that these groups may give back without others, and the one that is nobody's."""
-        with self._lock:
-            found = {pool for pool, used in self._users.items() if used.may_trim(names)}
-            return found | ({SHARED_POOL} - self._users.keys())
-
-    def _end_pools(self) -> None:
-        """Give up the pools whose groups are gone.
-
-        A new group gets a new pool even if it has the name of an older one: its other ranks may be new processes.
-        """
-        with self._lock:
-            gone = {pool for pool, used in self._users.items() if used.are_gone()}
-            devices = self._pools.forget(gone)
-            for pool in gone:
-                del self._users[pool]
-        if devices and all([self._pools.give_up(device) for device in devices]):  # noqa: C419  # each of them
-            _core.release_idle()
 
     def release_graphs(self) -> None:
         """See :func:`tracehook.release_graphs`."""
@@ -374,29 +351,6 @@ class SymmetricMemory:
         _, communicator = subject
         communicator.log_waiting()
         stuck.tell()
-
-
-class PoolUsers:
-    """The groups whose scopes take memory of one pool. Not for several threads."""
-
-    def __init__(self, windows: Sequence[GroupWindows], is_of_one_group: bool) -> None:
-        self.groups = weakref.WeakSet(windows)
-        self._has_all_ranks = is_of_one_group or len({found.partition for found in windows}) == 1
-        world = None if is_of_one_group else dist.group.WORLD
-        self._world = weakref.ref(world) if world is not None else None  # whose end all ranks come to alike
-
-    def are_gone(self) -> bool:
-        """Whether no later scope may take memory of the pool."""
-        world = self._world() if self._world is not None else None
-        return not self._living() and (world is None or not groups.is_known(world))
-
-    def may_trim(self, names: Set[str]) -> bool:
-        """Whether all ranks that take memory of the pool are in one of these groups, or in all of them together."""
-        living = {found.facts.name for found in self._living()}
-        return living <= names or (self._has_all_ranks and bool(living & names))
-
-    def _living(self) -> list[GroupWindows]:
-        return [found for found in self.groups if found.is_in_use()]
 
 
 class ScopeEnd:

@@ -107,12 +107,15 @@ class Pools:
             )
 
     def graphs_are_gone(self) -> None:
-        """Let the next :meth:`release_cache` include the memory of captured graphs."""
+        """Let the next :meth:`release_cache` include the memory of captured graphs. That of ended pools goes now."""
         with self._lock:
             self._released.update(pair.graph for pair in self._pairs.values())
+            devices = {device for _, device in self._graphs}
             for graph in self._graphs.values():
                 graph.replace_idle()
             self._graphs.clear()
+        for device in devices:
+            _core.drop_replaced_pools(device)
 
     def forget(self, names: Set[str]) -> set[int]:
         """Let the next scope begin anew with pools of these names. Return the devices where memory can be given up."""
@@ -157,7 +160,7 @@ class Pools:
         """Have torch give back what no tensor uses of pools that were replaced. See :meth:`release_cache`."""
         if not _core.quiet(device):
             return False
-        _core.give_up_replaced_pools(device)
+        _core.empty_replaced_pools(device)
         return True
 
 

@@ -427,8 +427,11 @@ void bind_symmetric(py::module_& module) {
         "whether no pool of torch is begun on the device and no graph is captured; waits for the "
         "allocator's lock");
     module.def(
-        "give_up_replaced_pools",
-        [](int device) { Pool::give_up_replaced(process().hook_library(), device); }, NoGil());
+        "drop_replaced_pools",
+        [](int device) { Pool::drop_replaced(process().hook_library(), device); }, NoGil());
+    module.def(
+        "empty_replaced_pools",
+        [](int device) { Pool::empty_replaced(process().hook_library(), device); }, NoGil());
     // At exit and in a forked child the end of a torch.cuda.MemPool would call CUDA, and beside a
     // scope or a capture it ends the process. So those that tracehook makes never end, and their
     // memory is given back when they are given up.

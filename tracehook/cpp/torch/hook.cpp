@@ -214,14 +214,14 @@ int32_t quiet(int32_t device) {
 }
 
 int drop_pool(int32_t device, const uint64_t pool[2], char* error, uint32_t error_size) {
-    const int released = guarded(error, error_size, [&] {
+    return guarded(error, error_size, [&] {
         allocator::get()->releasePool(static_cast<c10::DeviceIndex>(device), pool_id(pool));
     });
-    if (released == 0) {
-        char refusal[1]; // the device is not quiet: torch empties the pool later
-        guarded(refusal, sizeof(refusal), [&] { allocator::get()->emptyCache(pool_id(pool)); });
-    }
-    return released;
+}
+
+void empty_pool(const uint64_t pool[2]) {
+    char refusal[1]; // the device is not quiet: torch empties the pool later
+    guarded(refusal, sizeof(refusal), [&] { allocator::get()->emptyCache(pool_id(pool)); });
 }
 
 int settle(int32_t device, char* error, uint32_t error_size) {
@@ -255,6 +255,7 @@ extern "C" __attribute__((visibility("default"))) const th_hook_api* th_hook_get
         TH_BLOCK_FREED,
         quiet,
         drop_pool,
+        empty_pool,
         watch_frees,
         settle,
         TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13)};

@@ -77,9 +77,10 @@ struct th_hook_api {
      * the device; before 2.13: as no pool of the device is begun and no graph is captured on it. */
     int32_t (*quiet)(int32_t device);
     /* Gives up the pool for which a MemPool was made; that MemPool must never be destroyed. What
-     * the pool holds free goes to the driver: now, or at torch's next emptyCache() if the device
-     * is not quiet. */
+     * the pool holds free is from then on a part of torch's cache. Calls no CUDA. */
     int (*drop_pool)(int32_t device, const uint64_t pool[2], char* error, uint32_t error_size);
+    /* Has torch give to the driver what a dropped pool holds free, if the device is quiet. */
+    void (*empty_pool)(const uint64_t pool[2]);
     /* TH_BLOCK_FREE and TH_BLOCK_FREED are told of addresses from span[0] up to span[1]. Before
      * attach(); both numbers live for ever, and may change at any time. */
     void (*watch_frees)(const uint64_t* span);

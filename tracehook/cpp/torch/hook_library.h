@@ -36,6 +36,7 @@ class HookLibrary {
     void end_pool(int device, const std::uint64_t pool[2]) const;
     bool quiet(int device) const noexcept { return api_->quiet(device) != 0; }
     void drop_pool(int device, const std::uint64_t pool[2]) const;
+    void empty_pool(const std::uint64_t pool[2]) const noexcept { api_->empty_pool(pool); }
     // False if torch had no memory for it: then it has looked all the same.
     bool settle(int device) const noexcept;
     bool looks_beside_pools() const noexcept { return api_->looks_beside_pools != 0; }

@@ -18,23 +18,16 @@ pid_t this_thread() noexcept {
 
 // Here and not in Python, where a signal's handler may raise between any two lines: a pool that is
 // in neither list keeps its memory for ever.
-struct Replaced {
-    std::mutex mutex; // a leaf
-    std::map<int, std::vector<Pool::TorchId>> pools;
-
-    static Replaced& instance() {
-        static auto* const one = new Replaced; // threads may come after the exit has begun
-        return *one;
-    }
-
+class Replaced {
+  public:
     void add(int device, Pool::TorchId pool) {
-        const std::lock_guard guard(mutex);
-        pools[device].push_back(pool);
+        const std::lock_guard guard(mutex_);
+        pools_[device].push_back(pool);
     }
 
     std::optional<Pool::TorchId> take(int device) {
-        const std::lock_guard guard(mutex);
-        std::vector<Pool::TorchId>& left = pools[device];
+        const std::lock_guard guard(mutex_);
+        std::vector<Pool::TorchId>& left = pools_[device];
         if (left.empty()) {
             return std::nullopt;
         }
@@ -42,7 +35,22 @@ struct Replaced {
         left.pop_back();
         return pool;
     }
+
+  private:
+    std::mutex mutex_; // a leaf
+    std::map<int, std::vector<Pool::TorchId>> pools_;
 };
+
+// Both live on: threads may come after the exit has begun.
+Replaced& replaced() {
+    static auto* const one = new Replaced;
+    return *one;
+}
+
+Replaced& dropped() { // what torch may still hold of them is in its cache
+    static auto* const one = new Replaced;
+    return *one;
+}
 
 } // namespace
 
@@ -167,7 +175,7 @@ void Pool::replace_idle() {
     for (auto pool = torch_pools_.begin(); pool != torch_pools_.end();) {
         const auto next = std::next(pool);
         if (pool->used.depth == 0) {
-            Replaced::instance().add(device_, pool->id);
+            replaced().add(device_, pool->id);
             if (pool->number != 0) {
                 abandoned_.splice(abandoned_.end(), torch_pools_, pool);
             } else {
@@ -178,9 +186,17 @@ void Pool::replace_idle() {
     }
 }
 
-void Pool::give_up_replaced(const HookLibrary& hook_library, int device) {
-    while (const std::optional<TorchId> pool = Replaced::instance().take(device)) {
+void Pool::drop_replaced(const HookLibrary& hook_library, int device) {
+    while (const std::optional<TorchId> pool = replaced().take(device)) {
         hook_library.drop_pool(device, pool->data());
+        dropped().add(device, *pool);
+    }
+}
+
+void Pool::empty_replaced(const HookLibrary& hook_library, int device) {
+    drop_replaced(hook_library, device);
+    while (const std::optional<TorchId> pool = dropped().take(device)) {
+        hook_library.empty_pool(pool->data());
     }
 }
 

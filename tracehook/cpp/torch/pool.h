@@ -58,9 +58,12 @@ class Pool {
 
     // Forgets the pools of torch that no thread is in a scope of: the next scopes get new ones.
     void replace_idle();
-    // Has torch give back what no tensor uses of those that any Pool of the device has forgotten.
-    // Only while HookLibrary::quiet().
-    static void give_up_replaced(const torch::HookLibrary& hook_library, int device);
+    // Of those that any Pool of the device has forgotten: makes what no tensor uses a part of
+    // torch's cache, which an empty_cache() and a lack of memory empty. Waits for the allocator's
+    // lock alone.
+    static void drop_replaced(const torch::HookLibrary& hook_library, int device);
+    // And has torch give that to the driver. Only while HookLibrary::quiet(). Waits for the device.
+    static void empty_replaced(const torch::HookLibrary& hook_library, int device);
     std::vector<Open> open() const;
 
     int device() const noexcept { return device_; }

@@ -1,4 +1,4 @@
-"""Somebody sets the clock of one host while a job runs: the audit says so, and no time becomes wrong by it."""
+"""Clocks that somebody sets while a job runs, or that the program replaces: no time becomes wrong by it."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from audit.goldens import audit
-from support.rehearsal import JOBS, rehearse_until
+from support.rehearsal import JOBS, rehearse, rehearse_until, write_job
 
 from tracehook.log.ring import read_header
 
@@ -42,3 +42,36 @@ def test_a_clock_that_jumps_on_one_host_is_named_and_changes_no_time(step: int, 
     assert "clock" not in run.finished.err
     epochs = {ring.name.split(".")[1]: read_header(ring).epoch_ns for ring in log.glob("*.ring")}
     assert abs((epochs["rank1"] - epochs["rank0"]) / 1e9 - step) < 1, "who looks whether it runs takes the new clock"
+
+
+def test_a_program_may_replace_the_clocks_of_python(tmp_path: Path) -> None:
+    """Tests that freeze the time do. A rank that is late for a moment is late for no longer, and all threads end."""
+    text = """
+import time
+import torch
+import torch.distributed as dist
+import tracehook
+from common import RANK, start
+
+device = start(600, waits=True)
+wait, now = time.sleep, [time.monotonic()]
+
+def leap():
+    now[0] += 400
+    return now[0]
+
+def refuse(*_):
+    raise AssertionError("the program's own clock")
+
+for clock, sleep in ((leap, lambda _: None), (refuse, refuse)):
+    time.time = time.monotonic = time.time_ns = time.monotonic_ns = clock
+    time.sleep = sleep
+    wait(RANK)
+    with tracehook.symmetric(dist.group.WORLD):
+        tensor = torch.ones(1 << 20, device=device)
+    dist.all_reduce(tensor)
+    assert tensor.sum().item() == 1 << 21
+dist.destroy_process_group()
+"""
+    run = rehearse(write_job(tmp_path / "job.py", text), ranks=2, log=tmp_path / "log", cold=True).assert_good()
+    assert run.finished.err.strip() == "", run.output

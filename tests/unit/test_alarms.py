@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from tracehook.agreement.alarms import COUNT_KEY, Alarm
 from tracehook.agreement.rounds import RoundTopology
 from tracehook.agreement.verdicts import Post, RoundVerdict
 from tracehook.agreement.watchdog import Watchdog
+from tracehook.log import clock
 
 KEY = "35fbbc443ced2476"
 RANKS = 4
@@ -29,7 +29,7 @@ def _waits(
     post = Post("compare", "windows", ["a"], (call, 1))
     watch = Watchdog(store)
     facts = {"channel": "plans", "call": call, "alone": True}
-    with watch.following(KEY, Waiting(topology, 1, post, time.monotonic() - 5), facts, log):
+    with watch.following(KEY, Waiting(topology, 1, post, clock.monotonic() - 5), facts, log):
         yield watch
 
 
@@ -48,8 +48,8 @@ def test_a_round_that_takes_long_is_in_the_log_once_and_so_is_its_end(store, mon
     """Where the others see it who read the logs, while the rank waits. Of a short round the log says nothing."""
     logged: list[str] = []
     with _waits(store, 1, log=logged.append) as watch:
-        now = time.monotonic() - 5 + after
-        monkeypatch.setattr(time, "monotonic", lambda: now)
+        now = clock.monotonic() - 5 + after
+        monkeypatch.setattr(clock, "monotonic", lambda: now)
         watch._log_long_waits()
         watch._log_long_waits()
         assert logged == ["agreement.waits"] * (after > watchdog.SAID_AFTER)

@@ -147,3 +147,10 @@ def test_a_condition_is_not_entered_itself(file: Path) -> None:
     source = file.read_text()
     conditions = set(re.findall(r"(\S+) = threading\.Condition\(", source))
     assert not [name for name in conditions if f"with {name}:" in source]
+
+
+@pytest.mark.parametrize("room", ["agreement", "hook", "ipc", "log", "metrics", "symmetric_memory"])
+def test_a_room_of_a_job_takes_no_clock_of_time(room: str) -> None:
+    """It takes those of log/clock.py: a program may replace those of `time`."""
+    files = [file for file in (HOUSE / room).rglob("*.py") if file != HOUSE / "log" / "clock.py"]
+    assert not [file.name for file in files if re.search(r"^(import time|from time) ?", file.read_text(), re.MULTILINE)]

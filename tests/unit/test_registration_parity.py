@@ -36,7 +36,7 @@ class _Ranks:
             find_communicator=lambda _: None,
         )
         monkeypatch.setattr(parity, "_core", core)
-        monkeypatch.setattr(parity, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(parity, "clock", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(parity, "warn", lambda text: self.said.append((self.rank, text)))
 
     def row(self) -> dict[str, object]:

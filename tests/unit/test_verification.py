@@ -1,7 +1,6 @@
 """What the ranks tell each other once their digests differ, and what rank 0 makes of it."""
 
 import random
-import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from tracehook.agreement.alarms import Alarm
 from tracehook.agreement.rounds import RoundTopology
 from tracehook.agreement.verdicts import RoundVerdict
+from tracehook.log import clock
 from tracehook.symmetric_memory import verification
 from tracehook.symmetric_memory.testimony import MOST, read
 from tracehook.symmetric_memory.verification import CHANNEL, Verification
@@ -128,7 +128,7 @@ class Everywhere:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int, calls: int) -> None:
         self.now = 0.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(clock, "monotonic", lambda: self.now)
         self.store = _CountingStore()
         self.ranks = ranks
         self.places = [calls * [WINDOW] for _ in range(ranks)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -16,6 +15,7 @@ from tracehook.agreement.store_worker import StoreWorkers, Task
 from tracehook.agreement.verdicts import Post, RoundVerdict, judge
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
 from tracehook.hook.background import END
+from tracehook.log import clock
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -203,14 +203,14 @@ class Agreement:
         return verdict
 
     def _verdict(self, post: Post, timeout: float) -> RoundVerdict:
-        deadline = time.monotonic() + timeout
+        deadline = clock.monotonic() + timeout
         while True:
             if self.ended is not None:
                 raise RegistrationError(self.ended, advice="")
             self.rounds += 1
             if self._own.ranks == 1:
                 return judge(self.about, [post], self._own.names)
-            verdict = self._attend(post, timeout, max(0.0, deadline - time.monotonic()))
+            verdict = self._attend(post, timeout, max(0.0, deadline - clock.monotonic()))
             if rounds.is_for(verdict, post):
                 return verdict
 
@@ -252,7 +252,7 @@ class Agreement:
         post = post._replace(greeting=self._greeting)
         task = Task(rounds.attend(topology, number, post), left, self._removable, self._own.rank)
         try:
-            waiting = Waiting(topology, number, post, time.monotonic())
+            waiting = Waiting(topology, number, post, clock.monotonic())
             followed = self._follower.following(waiting) if self._follower is not None else contextlib.nullcontext()
             with telling_of_the_store(self.about, post), followed:
                 verdict: RoundVerdict = self._workers.carry_out(task)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -14,7 +13,7 @@ from tracehook.agreement.store_worker import StoreWorkers, token
 from tracehook.agreement.watchdog import LOOK, Listener, Watchdog
 from tracehook.hook import background
 from tracehook.hook.groups import any_exists, below, cloned_store, stores
-from tracehook.log import threads
+from tracehook.log import clock, threads
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -69,7 +68,7 @@ class StoreSessions:
         That may be before torch has entered its group, so a thread looks for some seconds.
         """
         with self._lock:
-            self._looks_until = time.monotonic() + _ENTERED_WITHIN
+            self._looks_until = clock.monotonic() + _ENTERED_WITHIN
             if self._listening is None:
                 self._listening = background.start(self, self._listen, "tracehook-listen")
 
@@ -77,7 +76,7 @@ class StoreSessions:
         while not self._over.is_set():
             hears_all = self._hears_all()
             with self._lock:
-                if hears_all and time.monotonic() >= self._looks_until:
+                if hears_all and clock.monotonic() >= self._looks_until:
                     self._listening = None
                     return
             self._over.wait(LOOK)

@@ -10,7 +10,6 @@ import contextlib
 import math
 import queue
 import threading
-import time
 import uuid
 import weakref
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from tracehook.agreement import rounds
 from tracehook.agreement.rounds import Operation
 from tracehook.hook import background
 from tracehook.hook.groups import cloned_store
+from tracehook.log import clock
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -56,7 +56,7 @@ class Task:
     outcome: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
-        self.deadline = time.monotonic() + self.timeout
+        self.deadline = clock.monotonic() + self.timeout
         self._end = self.deadline + min(self.turn * TURN, LONGEST_TURN, self.timeout / 8)
         self._claimed: tuple[str, str] | None = None
         self._wanted: Operation | None = None
@@ -108,25 +108,25 @@ class Task:
         if not store.has_extended_api():
             return self._poll(store, key)
         # Rounded up, so that an error before the deadline is a failure of the store. Zero would mean: for ever.
-        left = max(1, math.ceil((self._end - time.monotonic()) * 1000) + 1)
+        left = max(1, math.ceil((self._end - clock.monotonic()) * 1000) + 1)
         try:
             store.wait([key], timedelta(milliseconds=left))
         except RuntimeError:
-            if time.monotonic() < self.deadline:
+            if clock.monotonic() < self.deadline:
                 raise
             return False
         return True
 
     def _poll(self, store: Store, key: str) -> bool:
-        begin = time.monotonic()
+        begin = clock.monotonic()
         while not store.check([key]):
-            now = time.monotonic()
+            now = clock.monotonic()
             if self.abandoned:
                 raise RuntimeError("the process ends")
             if now >= self._end:
                 return False
             # At most an eighth longer than the wait had to be, and few questions in a long one.
-            time.sleep(min(LONGEST_POLL_INTERVAL, (now - begin) / 8))
+            clock.sleep(min(LONGEST_POLL_INTERVAL, (now - begin) / 8))
         return True
 
 
@@ -223,7 +223,7 @@ class StoreWorkers:
             self._running.add(task)
         worker.submit(task)
         try:
-            outcome = task.outcome.get(timeout=max(0.0, task.deadline - time.monotonic()) + GRACE)
+            outcome = task.outcome.get(timeout=max(0.0, task.deadline - clock.monotonic()) + GRACE)
         except queue.Empty:
             outcome = RuntimeError(f"no answer within {GRACE:g} s after the deadline")
         if isinstance(outcome, BaseException):

@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -21,7 +20,7 @@ from tracehook.agreement.store_worker import peeked, run, token
 from tracehook.agreement.verdicts import RoundVerdict
 from tracehook.hook import background
 from tracehook.hook.groups import cloned_store
-from tracehook.log import threads
+from tracehook.log import clock, threads
 from tracehook.log.stderr import warn
 
 if TYPE_CHECKING:
@@ -179,21 +178,21 @@ class Watchdog:
                     store = self._connected()
                 self._look_after_own(store)
                 # Whoever asked looks for answers more often.
-                is_due = time.monotonic() >= due or self._has_asked()
+                is_due = clock.monotonic() >= due or self._has_asked()
                 if is_due:
-                    due = time.monotonic() + LOOK
+                    due = clock.monotonic() + LOOK
                     store = self._step(store)
                     self._look_at_others(store)
                 failures = 0
             except RuntimeError:  # the store is gone, or just now unable: the rounds themselves tell what that means
                 store = None
                 failures = min(failures + 1, 10)
-                due = time.monotonic() + min(LONGEST_PAUSE, LOOK * 2**failures)
-                while not self._is_done(failures) and time.monotonic() < due and not self._over.wait(TICK):
+                due = clock.monotonic() + min(LONGEST_PAUSE, LOOK * 2**failures)
+                while not self._is_done(failures) and clock.monotonic() < due and not self._over.wait(TICK):
                     self._log_long_waits()
             except Exception as problem:
                 warn(f"looking after rounds that wait failed: {type(problem).__name__}: {problem}")
-                due = time.monotonic() + LONGEST_PAUSE
+                due = clock.monotonic() + LONGEST_PAUSE
         if not self._over.is_set():
             self._on_end()
 
@@ -221,7 +220,7 @@ class Watchdog:
         return bool(self._raised) or any(alarm.rank == 0 and "first" in alarm.facts for alarm, _ in self._open.values())
 
     def _log_long_waits(self) -> None:
-        now = time.monotonic()
+        now = clock.monotonic()
         with self._changed:
             for number, each in self._waiting.items():
                 if now - each.waiting.since >= SAID_AFTER and number not in self._logged:
@@ -229,7 +228,7 @@ class Watchdog:
                     each.log("agreement.waits")
 
     def _look_after_own(self, store: Store) -> None:
-        now = time.monotonic()
+        now = clock.monotonic()
         with self._changed:
             late = [
                 (number, each.waiting, each.alarm)
@@ -253,7 +252,7 @@ class Watchdog:
     def _say_missing(self, store: Store, waiting: Waiting) -> None:
         """Say once which ranks a round of this process waits for."""
         topology = waiting.topology
-        seconds = time.monotonic() - waiting.since
+        seconds = clock.monotonic() - waiting.since
         late = run(rounds.missing(topology, waiting.number), store)
         if late and not store.check([topology.verdict_key(waiting.number)]):
             warn(
@@ -304,7 +303,7 @@ class Watchdog:
     def _look_at_others(self, store: Store) -> None:
         self._hear(store)
         for alarm, until in list(self._open.values()):
-            if self._settle(store, alarm) or time.monotonic() >= until:
+            if self._settle(store, alarm) or clock.monotonic() >= until:
                 del self._open[alarm.verdict_key]
 
     def _hear(self, store: Store) -> None:
@@ -314,7 +313,7 @@ class Watchdog:
                 self._listeners[told[0]].hear(told[1:])
             elif len(told) == len(Alarm._fields):  # else one of another version of tracehook, which the rounds say
                 alarm = Alarm(*told)
-                self._open[alarm.verdict_key] = alarm, time.monotonic() + alarm.timeout + OPEN
+                self._open[alarm.verdict_key] = alarm, clock.monotonic() + alarm.timeout + OPEN
 
     def _settle(self, store: Store, alarm: Alarm) -> bool:
         """Answer an alarm if this process can; tell whether it is over."""

@@ -13,12 +13,11 @@ import atexit
 import contextlib
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tracehook.log import threads
+from tracehook.log import clock, threads
 
 END = 5.0  # seconds that the exit waits for all threads together
 
@@ -51,7 +50,7 @@ class _Background:
         return thread
 
     def end(self) -> None:
-        deadline = time.monotonic() + END
+        deadline = clock.monotonic() + END
         with self._lock:
             self._is_over = True
             running = [(thread, worker) for thread, worker in self._workers.items() if thread.is_alive()]
@@ -59,7 +58,7 @@ class _Background:
             with contextlib.suppress(Exception):  # the others are to end too, and the log is to be closed
                 worker.end_soon()
         for thread, _ in running:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(max(0.0, deadline - clock.monotonic()))
 
 
 class _Current:

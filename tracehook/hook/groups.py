@@ -6,7 +6,6 @@ import contextlib
 import errno
 import functools
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +13,7 @@ from tracehook.hook import registrants
 from tracehook.hook.group_names import name_of
 from tracehook.hook.job import attempt
 from tracehook.hook.torch_modes import empty_bytes, past_modes
+from tracehook.log import clock
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
@@ -338,7 +338,7 @@ def cloned_store(store: Store, patience: float = 0.0) -> Store:
         RuntimeError: the store has ended.
 
     """
-    end = time.monotonic() + patience
+    end = clock.monotonic() + patience
     while True:
         _require_listener(below(store))
         try:
@@ -346,9 +346,9 @@ def cloned_store(store: Store, patience: float = 0.0) -> Store:
         except (AttributeError, RuntimeError) as problem:
             if not _is_server(below(store)):
                 return store  # one that is written in Python may have no clone
-            if isinstance(problem, AttributeError) or time.monotonic() >= end:
+            if isinstance(problem, AttributeError) or clock.monotonic() >= end:
                 raise
-        time.sleep(_BETWEEN_TRIES)
+        clock.sleep(_BETWEEN_TRIES)
 
 
 def below(store: Any) -> Any:

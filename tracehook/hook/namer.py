@@ -7,7 +7,6 @@ So the number of ranks, the rank and the order of birth decide; where they leave
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 from tracehook.hook import group_names
 from tracehook.hook.group_names import GroupName
+from tracehook.log import clock
 from tracehook.log.stderr import warn
 from tracehook.log.text import many, ranks_in_words
 
@@ -65,7 +65,7 @@ class _Unnamed:
 class Namer:
     """Finds names. The log's thread calls all methods; `core` is the native module."""
 
-    def __init__(self, core: Any, has_rank: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, core: Any, has_rank: bool, clock: Callable[[], float] = clock.monotonic) -> None:
         self._core = core
         self._clock = clock
         self._has_rank = has_rank

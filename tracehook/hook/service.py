@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import os
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from tracehook import settings
@@ -25,7 +24,7 @@ from tracehook.hook import (
 from tracehook.hook.extension import EXTENSIONS, Extension, tell_of_birth
 from tracehook.hook.namer import Namer
 from tracehook.hook.once import Once
-from tracehook.log import ring_place
+from tracehook.log import clock, ring_place
 from tracehook.log.journal import Journal
 from tracehook.log.stderr import warn
 from tracehook.log.tables import MODES, REASONS, number_of
@@ -225,7 +224,7 @@ class Service:
                 return
             if on and (self._record_only or self._blind_by):
                 return
-            self.switched = time.monotonic()
+            self.switched = clock.monotonic()
             core.set_registering(on)
             self._mark(on)
 

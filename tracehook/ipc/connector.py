@@ -15,7 +15,6 @@ import secrets
 import select
 import socket
 import struct
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
 from tracehook.ipc.events import own_life
 from tracehook.ipc.link import Link
+from tracehook.log import clock
 
 LOOK_INTERVAL = 0.005  # seconds between two looks into the store
 # A peer says who it is as soon as it has connected. So these bound what others can take of this process's descriptors.
@@ -200,11 +200,11 @@ class Connector:
                 sock.close()
                 continue
             sock.setblocking(False)
-            self._unidentified[sock] = time.monotonic()
+            self._unidentified[sock] = clock.monotonic()
 
     def _turn_silent_away(self) -> None:
         oldest_first = list(self._unidentified)
-        now = time.monotonic()
+        now = clock.monotonic()
         for number, sock in enumerate(oldest_first):
             if len(oldest_first) - number > _MOST_SILENT or now - self._unidentified[sock] > _LONGEST_SILENCE:
                 self._turn_away(sock)

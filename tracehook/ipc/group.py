@@ -6,7 +6,6 @@ import atexit
 import os
 import select
 import threading
-import time
 import weakref
 from collections.abc import Mapping
 
@@ -28,7 +27,7 @@ from tracehook.ipc.peer_table import PeerTable
 from tracehook.ipc.semaphores import Semaphores
 from tracehook.ipc.tables import EXPORTS, IMPORTS
 from tracehook.ipc.tensor import PeerTensor
-from tracehook.log import threads
+from tracehook.log import clock, threads
 
 _GROUPS: weakref.WeakSet[PeerGroup] = weakref.WeakSet()
 _UNBLOCK_PAUSE = (0.002, 0.1)  # seconds until streams that wait for a dead peer are unblocked again: first, at most
@@ -257,8 +256,8 @@ class PeerGroup:
             self._inbox.semaphores = None
             self._inbox.is_closed = self.is_closing = True
         self._monitor.stop()
-        deadline = time.monotonic() + self._peers.timeout
-        while IMPORTS.has_mapped(links) and not IMPORTS.has_leases(links) and time.monotonic() < deadline:
+        deadline = clock.monotonic() + self._peers.timeout
+        while IMPORTS.has_mapped(links) and not IMPORTS.has_leases(links) and clock.monotonic() < deadline:
             IMPORTS.progress.clear()
             IMPORTS.return_unused()
             IMPORTS.progress.wait(0.05)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from tracehook.hook import background
 from tracehook.ipc import wire
 from tracehook.ipc.events import PeerEvents, number_of
 from tracehook.ipc.link import Link
+from tracehook.log import clock
 
 
 class Import:
@@ -133,7 +133,7 @@ class Imports:
             return found
 
     def _map(self, link: Link, events: PeerEvents, offer: wire.Offer, device: int) -> Import:
-        begin = time.monotonic_ns()
+        begin = clock.monotonic_ns()
         try:
             if offer.handle_kind == wire.HandleKind.RUNTIME:
                 mapping = native.map_runtime(offer.handle, offer.size, device)
@@ -262,13 +262,13 @@ class Imports:
         self.progress.set()
 
     def _unmap(self, imported: Import) -> None:
-        begin = time.monotonic_ns()
+        begin = clock.monotonic_ns()
         result = 0
         try:
             imported.mapping.unmap()  # without the lock: the driver may wait for the device here
         except RuntimeError as problem:
             result = getattr(problem, "code", -1)
-        taken = time.monotonic_ns() - begin
+        taken = clock.monotonic_ns() - begin
         with self.lock:
             self._drop(imported)
             self._report_unmapped(imported, taken, result)
@@ -295,7 +295,7 @@ class Imports:
             generation=offer.export,
             handle=offer.handle_kind,
             device=device,
-            duration_ns=time.monotonic_ns() - begin,
+            duration_ns=clock.monotonic_ns() - begin,
             result=result,
         )
 

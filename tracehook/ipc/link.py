@@ -8,7 +8,6 @@ import os
 import select
 import socket
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from tracehook.errors import PeerLost
 from tracehook.ipc import wire
 from tracehook.ipc.handles import ReceivedHandles
+from tracehook.log import clock
 
 _ANCILLARY = socket.CMSG_SPACE(wire.HANDLES_OF_A_MESSAGE * array.array("i").itemsize)
 _LINKS: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process, to peers that are known
@@ -69,7 +69,7 @@ class Link:
                 raise self.lost_error()
             if not problem:
                 return
-            deadline = deadline or time.monotonic() + timeout
+            deadline = deadline or clock.monotonic() + timeout
             self._wait_for_room(deadline, timeout, problem)
 
     def _send(self, data: bytes, files: Sequence[int] = ()) -> int:
@@ -106,7 +106,7 @@ class Link:
             poller.register(file, select.POLLIN)
         if not is_scarce:
             poller.modify(self.fileno(), select.POLLOUT | select.POLLIN)
-        left = deadline - time.monotonic()
+        left = deadline - clock.monotonic()
         events = dict(poller.poll(1 if is_scarce else max(0.0, left) * 1000))
         if left <= 0 and not events.get(self.fileno(), 0) & select.POLLOUT:
             self.ended = f"rank {self.peer} has read nothing for {timeout:g} s"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
@@ -17,6 +16,7 @@ from tracehook.ipc.peer import Peer, Result
 from tracehook.ipc.semaphores import Semaphores
 from tracehook.ipc.tables import EXPORTS
 from tracehook.ipc.wire import Reached
+from tracehook.log import clock
 
 
 class PeerTable:
@@ -64,7 +64,7 @@ class PeerTable:
         Raises what is wrong with one of them only when the others are connected, because they have to hear of it.
         """
         wanted = [rank for rank in ranks if not self.is_connected(rank) or self.by_rank[rank].lacks_semaphores]
-        begin = time.monotonic()
+        begin = clock.monotonic()
         problems: list[PeerError] = []
         while wanted:
             self._add_links([rank for rank in wanted if rank not in self.by_rank])
@@ -77,7 +77,7 @@ class PeerTable:
                     wanted.remove(peer.rank)
                 elif peer.is_gone:
                     raise peer.handle_loss()
-            left = begin + self.timeout - time.monotonic()
+            left = begin + self.timeout - clock.monotonic()
             if wanted and left <= 0 and not problems:
                 silent = [rank for rank in wanted if not self._connector.is_announced(rank)]
                 what = "for their PeerGroup to be made" if silent else "for a first exchange with this rank"
@@ -94,13 +94,13 @@ class PeerTable:
         return self._inbox.semaphores is not None and rank in self.by_rank and rank in self._inbox.words_of_peers
 
     def _add_links(self, wanted: Iterable[int]) -> None:
-        begin = time.monotonic_ns()
+        begin = clock.monotonic_ns()
         for link in self._connector.advance(wanted):
             peer = Peer(link, self.about, self._events)
             self.by_rank[link.peer] = peer
             link.start(self._device.index)
             EXPORTS.add_link(link, self._events)
-            peer.events.write("peer.ready", link.peer, peer_life=link.life, duration_ns=time.monotonic_ns() - begin)
+            peer.events.write("peer.ready", link.peer, peer_life=link.life, duration_ns=clock.monotonic_ns() - begin)
             self._watch(peer)
             self._give_semaphores(peer)
 
@@ -139,7 +139,7 @@ class PeerTable:
         return results
 
     def _await(self, waiting: Collection[Peer], step: Reached) -> dict[int, Result]:
-        begin = time.monotonic()
+        begin = clock.monotonic()
         results: dict[int, Result] = {}
         while True:
             came, missing = [], []
@@ -157,7 +157,7 @@ class PeerTable:
             for peer in came if step == Reached.GIVEN else ():
                 outbox.confirm(peer, Reached.PAIR)
             waiting = missing
-            left = begin + self.timeout - time.monotonic()
+            left = begin + self.timeout - clock.monotonic()
             if left <= 0:
                 numbers = ", ".join(str(number) for number in sorted({peer.number for peer in missing}))
                 what = f"for {'the end of ' if step != Reached.GIVEN else ''}exchange {numbers}"
@@ -175,7 +175,7 @@ class PeerTable:
             self._add_links(())
 
     def _timeout_error(self, missing: Sequence[int], what: str, begin: float) -> PeerTimeout:
-        taken = int((time.monotonic() - begin) * 1e9)
+        taken = int((clock.monotonic() - begin) * 1e9)
         for rank in missing:
             self._events.write("peer.timeout", rank, duration_ns=taken)
         named = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, sorted(missing)))}"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
-from tracehook.log import calls, records, tallies, threads
+from tracehook.log import calls, clock, records, tallies, threads
 from tracehook.log.bound import NO_BOUND, Bound
 from tracehook.log.encoding import dumps
 from tracehook.log.event_counts import EventCounts
@@ -114,7 +113,7 @@ class Journal:
         # Events that stay in the ring, because the file cannot be written, but whose warnings were said.
         self._told = 0
         self._was_crowded = False
-        self._wall_ns = time.time_ns() - time.monotonic_ns()  # of the wall clock at 0 of the events' clock; last look
+        self._wall_ns = clock.time_ns() - clock.monotonic_ns()  # of the wall clock at 0 of the events' clock; last look
         self._stopped = False
         self._closed = False
         self.failed: str | None = None
@@ -122,7 +121,7 @@ class Journal:
             self._open(path, begin, descriptor, bound)
 
     def _open(self, path: Path, begin: Mapping[str, Any], descriptor: int | None, bound: Bound) -> None:
-        first = {"event": "trace.begin", "schema": SCHEMA, "t_ns": time.monotonic_ns(), "time": now(), **begin}
+        first = {"event": "trace.begin", "schema": SCHEMA, "t_ns": clock.monotonic_ns(), "time": now(), **begin}
         try:
             self._file = Parts(path, descriptor, bound)
             self._file.begin(first)
@@ -196,9 +195,9 @@ class Journal:
 
     def _look_at_clock(self) -> None:
         """Log that somebody set the wall clock: readers tell by it when things were, and compare hosts."""
-        before = time.monotonic_ns()
-        wall_ns = time.time_ns() - before
-        if time.monotonic_ns() - before > _JUMP // 10:
+        before = clock.monotonic_ns()
+        wall_ns = clock.time_ns() - before
+        if clock.monotonic_ns() - before > _JUMP // 10:
             return  # the thread stood still in between
         step, self._wall_ns = wall_ns - self._wall_ns, wall_ns
         if abs(step) >= _JUMP:
@@ -347,7 +346,7 @@ class Journal:
                 self._line("communicator.paths", **tallies.fields_of(counted))
 
     def _line(self, event: str, **fields: Any) -> None:
-        line = {"t_ns": time.monotonic_ns(), **fields}
+        line = {"t_ns": clock.monotonic_ns(), **fields}
         if self._aside is not None:
             self._aside.hear(event, line)
         self._write_line(event, line)

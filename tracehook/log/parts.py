@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from tracehook.log import clock
 from tracehook.log.bound import NO_BOUND, Bound
 from tracehook.log.encoding import dumps
 from tracehook.log.file_name import new_file, new_name_of, opened, part_name
@@ -32,7 +32,7 @@ class NoRoom(OSError):
 
 def now() -> str:
     """Return the wall time as logs have it."""
-    return datetime.now(UTC).isoformat(timespec="microseconds")
+    return datetime.fromtimestamp(clock.time(), UTC).isoformat(timespec="microseconds")
 
 
 def _inode_of(fd: int) -> tuple[int, int]:
@@ -52,7 +52,7 @@ class Parts:
         path: Path,
         descriptor: int | None,
         bound: Bound = NO_BOUND,
-        clock: Callable[[], int] = time.monotonic_ns,
+        clock: Callable[[], int] = clock.monotonic_ns,
     ) -> None:
         self.path = path
         self.number = 1

@@ -6,11 +6,10 @@ No signal is sent: its handler may be another one by now, and without a handler 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from tracehook.log import ring_place
+from tracehook.log import clock, ring_place
 from tracehook.log.file import LogFile
 from tracehook.log.ring import OWN_BYTES, STACKS_ASKED, RingError, read_header
 
@@ -31,9 +30,9 @@ def ask_rings(rings: Iterable[Path], patience: float) -> list[Path]:
     """Do the same with processes of which the rings are known."""
     waiting = {ring: number for ring in rings if (number := _put(ring)) is not None}
     told: list[Path] = []
-    deadline = time.monotonic() + patience
-    while waiting and time.monotonic() < deadline:
-        time.sleep(_LOOK)
+    deadline = clock.monotonic() + patience
+    while waiting and clock.monotonic() < deadline:
+        clock.sleep(_LOOK)
         done = [ring for ring, number in waiting.items() if _has_told(ring, number)]
         told += done
         for ring in done:

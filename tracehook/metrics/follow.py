@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from tracehook.hook.extension import Extension, Host
 from tracehook.hook.once import Once
 from tracehook.hook.service import extend, service
+from tracehook.log import clock
 from tracehook.log.event_counts import EventCounts
 from tracehook.log.file_name import file_stem
 from tracehook.log.journal import SCHEMA, Journal
@@ -44,7 +44,7 @@ class Followed(Extension):
 
     def ended(self) -> None:
         """Write the last file, in which the process has ended."""
-        self._ended_at = time.time()
+        self._ended_at = clock.time()
         if self._writer is not None:
             self._writer.finish()
 
@@ -77,8 +77,8 @@ class Followed(Extension):
             log_bytes=self._log_bytes,
             log_stopped=wants_log and journal is not None and (journal.path is None or journal.failed is not None),
             pool_limit=(settings.pool_limit or 0) if settings is not None else 0,
-            time=time.time(),
-            monotonic_ns=time.monotonic_ns(),
+            time=clock.time(),
+            monotonic_ns=clock.monotonic_ns(),
             ended=self._ended_at,
         )
 

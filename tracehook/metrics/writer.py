@@ -6,12 +6,11 @@ import contextlib
 import os
 import re
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tracehook.hook.log_begin import why_unusable
-from tracehook.log import threads
+from tracehook.log import clock, threads
 from tracehook.log.stderr import warn
 
 PERIOD = 15.0  # seconds between two files
@@ -73,7 +72,7 @@ class Writer:
     def _write(self) -> None:
         try:
             self._replace(self._render())
-            now = time.monotonic()
+            now = clock.monotonic()
             if self._swept is None or now - self._swept > _SWEEP:
                 self._swept = now
                 remove_stale(self._path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping
 
@@ -23,6 +22,7 @@ from tracehook.agreement.watchdog import Watchdog
 from tracehook.errors import RegistrationError
 from tracehook.hook import background, groups, registrants
 from tracehook.hook.job import attempt
+from tracehook.log import clock
 from tracehook.log.stderr import say_once, warn
 from tracehook.log.text import ranks_in_words
 from tracehook.policies.base import Answer
@@ -271,8 +271,8 @@ class GroupRanks:
 
     def _end_unless(self, is_back: threading.Event) -> None:
         """End the process if the abort stands: that of nccl2 waits for a call that waits for another rank."""
-        deadline = time.monotonic() + ABORT
-        while time.monotonic() < deadline:
+        deadline = clock.monotonic() + ABORT
+        while clock.monotonic() < deadline:
             if is_back.is_set() or _is_ending.wait(ABORT / 100):
                 return
         self._end_process("torch's abort of the group does not come back")

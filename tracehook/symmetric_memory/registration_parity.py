@@ -9,7 +9,6 @@ still: the other may have changed with it since, and says so by then. While noth
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from torch.distributed import Store
 from tracehook import _core
 from tracehook.agreement.rank_names import of_group
 from tracehook.hook import namer
+from tracehook.log import clock
 from tracehook.log.stderr import warn
 from tracehook.log.tables import KINDS
 
@@ -52,7 +52,7 @@ class _Theirs:
 
     def __init__(self, notice: Notice) -> None:
         self.notice = notice
-        self.heard = time.monotonic()
+        self.heard = clock.monotonic()
         self.is_said = False
 
 
@@ -79,12 +79,12 @@ class Registrations:
         notice = Notice(*told)
         known = self._theirs.get((notice.key, notice.rank))
         if known is not None and known.notice == notice:
-            known.heard = time.monotonic()  # _say() said the notice already, or says it soon
+            known.heard = clock.monotonic()  # _say() said the notice already, or says it soon
         else:
             self._theirs[notice.key, notice.rank] = _Theirs(notice)
 
     def _changes(self, store: Store, rows: dict[str, dict[str, Any]]) -> Iterator[Notice]:
-        now = time.monotonic()
+        now = clock.monotonic()
         for key, row in rows.items():
             if KINDS[row["local"]] == "off":
                 continue  # by a setting, which the audit compares
@@ -105,12 +105,12 @@ class Registrations:
         for (key, rank), theirs in list(self._theirs.items()):
             row = rows.get(key)
             if row is None:
-                if time.monotonic() >= theirs.heard + FORGOTTEN:
+                if clock.monotonic() >= theirs.heard + FORGOTTEN:
                     del self._theirs[key, rank]
                 continue
             notice = theirs.notice
             differs = rank != row["rank"] and notice.registered != _registers(row)
-            if differs and time.monotonic() < self._switched() + 2 * GRACE + HEARD:
+            if differs and clock.monotonic() < self._switched() + 2 * GRACE + HEARD:
                 continue
             if differs and not theirs.is_said:
                 found = _core.find_communicator(row["pointer"])

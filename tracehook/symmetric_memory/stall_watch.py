@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from tracehook.hook import background
-from tracehook.log import threads
+from tracehook.log import clock, threads
 from tracehook.log.stderr import warn
 
 
@@ -33,7 +32,7 @@ class StallWatch:
         """Watch the body of a ``with`` statement."""
         token = object()
         with self._lock:
-            self._running[token] = (subject, time.monotonic())
+            self._running[token] = (subject, clock.monotonic())
             if self._thread is None:
                 self._thread = background.start(self, self._run, "tracehook-stall")
             self._changed.notify()
@@ -69,4 +68,4 @@ class StallWatch:
         """Seconds until the oldest is late; None while there is nothing to watch."""
         if not self._running:
             return None
-        return min(since for _, since in self._running.values()) + self._limit - time.monotonic()
+        return min(since for _, since in self._running.values()) + self._limit - clock.monotonic()

@@ -10,7 +10,6 @@ rank 0 names the first call that differs.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Mapping
 
 from torch.distributed import Store
@@ -19,6 +18,7 @@ from tracehook import _core
 from tracehook.agreement.alarms import Alarm
 from tracehook.agreement.rounds import LEADER, RoundTopology
 from tracehook.agreement.verdicts import RoundVerdict
+from tracehook.log import clock
 from tracehook.symmetric_memory import divergence, testimony
 from tracehook.symmetric_memory.testimony import MOST, Testimony
 
@@ -56,9 +56,9 @@ class Verification:
 
     def step(self, store: Store) -> Alarm | None:
         """Tell this rank's sample; return what rank 0 asks all ranks if their samples differ."""
-        if self._communicator.dead or time.monotonic() < self._due:
+        if self._communicator.dead or clock.monotonic() < self._due:
             return None
-        self._due = time.monotonic() + self._period
+        self._due = clock.monotonic() + self._period
         calls = self._communicator.calls
         if calls != self._calls:
             sample = _sample(self._communicator, calls)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torch.distributed import ProcessGroup
@@ -13,6 +12,7 @@ from tracehook._core import Communicator
 from tracehook.agreement.store_session import StoreSession, StoreSessions
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
 from tracehook.hook.groups import GroupFacts
+from tracehook.log import clock
 from tracehook.log.stderr import warn
 from tracehook.settings import Settings
 from tracehook.symmetric_memory import fence as fences
@@ -113,18 +113,18 @@ class GroupWindows(GroupRanks):
         """Return when all ranks want the same, and are level."""
         plans = self._plans
         assert plans is not None
-        begin = time.monotonic_ns()
+        begin = clock.monotonic_ns()
         try:
             if plans.compare(topic, entries, self.timeout, position):
                 fence.level(lambda *told: plans.level(topic, told, self.timeout, position), self.timeout / 2)
             if more is not None:
                 plans.compare(topic, more(), self.timeout, position)
         except RegistrationError as problem:
-            self._note(communicator, problem, time.monotonic_ns() - begin, len(entries))
+            self._note(communicator, problem, clock.monotonic_ns() - begin, len(entries))
             if topic in _ADVICE and isinstance(problem, RegistrationMismatch) and problem.topic == topic:
                 raise RegistrationMismatch(problem.text, advice=_ADVICE[topic]) from None
             raise
-        communicator.log("agreement.reached", entries=len(entries), duration_ns=time.monotonic_ns() - begin)
+        communicator.log("agreement.reached", entries=len(entries), duration_ns=clock.monotonic_ns() - begin)
 
     def _note(self, communicator: Communicator, problem: RegistrationError, duration: int, entries: int) -> None:
         """Remember a failure for :meth:`explain <tracehook.explain>`, and log it."""
@@ -281,11 +281,11 @@ class GroupWindows(GroupRanks):
                 window for window in communicator.windows() if window["segment"] in retired and not window["pinned"]
             ]
             offered = [f"{window['ordinal']} {window['size']}" for window in mine]
-            begin = time.monotonic_ns()
+            begin = clock.monotonic_ns()
             try:
                 common = set(self._plans.common("trim", offered, self.timeout, fences.position(communicator, 0)))
             except RegistrationError as problem:
-                self._log_failure(communicator, problem, time.monotonic_ns() - begin, len(offered))
+                self._log_failure(communicator, problem, clock.monotonic_ns() - begin, len(offered))
                 raise
             leaving = [
                 window["segment"] for window, offer in zip(mine, offered, strict=True) if offer in common
@@ -297,11 +297,11 @@ class GroupWindows(GroupRanks):
         with self._lock:
             assert self._plans is not None  # there is a communicator
             communicator.note_caller()
-            begin = time.monotonic_ns()
+            begin = clock.monotonic_ns()
             try:
                 self._plans.compare(what, entries, self.timeout, fences.position(communicator, 0))
             except RegistrationError as problem:
-                self._log_failure(communicator, problem, time.monotonic_ns() - begin, len(entries))
+                self._log_failure(communicator, problem, clock.monotonic_ns() - begin, len(entries))
                 raise
 
     def require_awake(self) -> None:
@@ -317,7 +317,7 @@ class GroupWindows(GroupRanks):
         """Compare where the buffers of call number `call` lie. Called by the thread that issues it."""
         if self._uses is None:
             return
-        begin = time.monotonic_ns()
+        begin = clock.monotonic_ns()
         try:
             self._uses.use(topic, entries, self.timeout, call)
         except RegistrationMismatch:
@@ -325,7 +325,7 @@ class GroupWindows(GroupRanks):
         except RegistrationError as problem:
             communicator = self.communicator()
             if communicator is not None:
-                self._log_failure(communicator, problem, time.monotonic_ns() - begin, len(entries))
+                self._log_failure(communicator, problem, clock.monotonic_ns() - begin, len(entries))
             raise
 
     def _drop_all(self, refused: tuple[str, str]) -> None:

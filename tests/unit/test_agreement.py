@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -343,6 +344,12 @@ def test_who_comes_late_is_told_and_is_level_again_at_the_next_call(store, absen
 
 def _left(ranks: int) -> int:
     return ranks + 1 + 2  # the posts of the last round, how many came, the verdicts of the last two
+
+
+def test_two_stores_have_two_tokens_where_the_program_repeats_its_ids(monkeypatch):
+    """Programs make uuid repeat itself, so that their runs do."""
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=1))
+    assert store_worker.token(dist.HashStore()) != store_worker.token(dist.HashStore())
 
 
 @pytest.mark.parametrize("store", ["hash", "tcp"], indirect=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import queue
 import threading
-import uuid
 import weakref
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -146,7 +146,8 @@ def peeked(store: Store, key: str) -> bytes:
 
 def token(store: Store) -> str:
     """Return a name that all who use `store`, with its prefixes, get alike, and nobody else."""
-    standing: bytes = store.compare_set("tracehook/token", "", uuid.uuid4().hex)
+    # Not uuid: a program may have it draw the same numbers again, from its own generator.
+    standing: bytes = store.compare_set("tracehook/token", "", os.urandom(16).hex())
     return standing.decode()
 
 

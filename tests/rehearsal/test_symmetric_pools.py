@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.packages import install_policy, with_packages
-from support.rehearsal import JOBS
+from support.rehearsal import JOBS, rehearse, write_job
 from support.symmetric import alike, play
 
 MB = 1 << 20
@@ -62,3 +62,24 @@ def test_policies_choose_the_pools(tmp_path: Path, policy: str, pools: list[str]
     answers = [event["answer"] for event in run.events("policy.chosen", 0)]
     kind = policy.rpartition(",")[2]
     assert answers == [kind, kind, kind if hinted else "none", kind]
+
+
+def test_groups_made_anew_keep_the_memory_of_one(tmp_path: Path) -> None:
+    """A tensor that is there still when the next group's first scope begins does not keep its memory for ever."""
+    text = """
+import torch
+import torch.distributed as dist
+import tracehook
+from common import MB, start
+
+device = start()
+for _ in range(6):
+    group = dist.new_group([0, 1])
+    with tracehook.symmetric(group):
+        tensor = torch.empty(512 * MB, dtype=torch.uint8, device=device)
+    torch.cuda.synchronize()
+    dist.destroy_process_group(group)
+dist.destroy_process_group()
+"""
+    env = {"TRACEHOOK_EMU_MEMORY_GB": "2"}
+    rehearse(write_job(tmp_path / "job.py", text), ranks=2, log=tmp_path / "log", env=env).assert_good()

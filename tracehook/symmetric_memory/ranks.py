@@ -375,10 +375,10 @@ class GroupRanks:
         """Have torch make it, unless another thread's collective does on some rank: then torch would make two."""
         own = _BEGUN if groups.has_begun(self.facts.backend) else ""
         told = self._agreement_to_connect().exchange("make the communicator", [own], self.timeout)
-        deadline = time.monotonic() + self.timeout
+        deadline = clock.monotonic() + self.timeout
         is_begun = [_BEGUN] in told or groups.has_begun(self.facts.backend)
-        while is_begun and not groups.communicator_pointer(self.facts) and time.monotonic() < deadline:
-            time.sleep(_LOOK)
+        while is_begun and not groups.communicator_pointer(self.facts) and clock.monotonic() < deadline:
+            clock.sleep(_LOOK)
         if not groups.communicator_pointer(self.facts):
             groups.make_communicator(self.group(), self.facts)
 

@@ -431,7 +431,10 @@ void bind_symmetric(py::module_& module) {
         [](int device) { Pool::drop_replaced(process().hook_library(), device); }, NoGil());
     module.def(
         "empty_replaced_pools",
-        [](int device) { Pool::empty_replaced(process().hook_library(), device); }, NoGil());
+        [](int device) {
+            Pool::empty_replaced(process().hook_library(), process().bank(), device);
+        },
+        NoGil());
     // At exit and in a forked child the end of a torch.cuda.MemPool would call CUDA, and beside a
     // scope or a capture it ends the process. So those that tracehook makes never end, and their
     // memory is given back when they are given up.

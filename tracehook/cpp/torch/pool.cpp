@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <optional>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,39 +15,45 @@ pid_t this_thread() noexcept {
     return number;
 }
 
+struct Forgotten {
+    Pool::TorchId id;
+    std::uint32_t number; // of the Pool that had it
+    int device;
+};
+
 // Here and not in Python, where a signal's handler may raise between any two lines: a pool that is
 // in neither list keeps its memory for ever.
-class Replaced {
+class List {
   public:
-    void add(int device, Pool::TorchId pool) {
+    void add(const Forgotten& pool) {
         const std::lock_guard guard(mutex_);
-        pools_[device].push_back(pool);
+        pools_.push_back(pool);
     }
 
-    std::optional<Pool::TorchId> take(int device) {
+    std::optional<Forgotten> take(int device) {
         const std::lock_guard guard(mutex_);
-        std::vector<Pool::TorchId>& left = pools_[device];
-        if (left.empty()) {
+        const auto found = std::ranges::find(pools_, device, &Forgotten::device);
+        if (found == pools_.end()) {
             return std::nullopt;
         }
-        const Pool::TorchId pool = left.back();
-        left.pop_back();
+        const Forgotten pool = *found;
+        pools_.erase(found);
         return pool;
     }
 
   private:
     std::mutex mutex_; // a leaf
-    std::map<int, std::vector<Pool::TorchId>> pools_;
+    std::vector<Forgotten> pools_;
 };
 
 // Both live on: threads may come after the exit has begun.
-Replaced& replaced() {
-    static auto* const one = new Replaced;
+List& replaced() {
+    static auto* const one = new List;
     return *one;
 }
 
-Replaced& dropped() { // what torch may still hold of them is in its cache
-    static auto* const one = new Replaced;
+List& dropped() { // of these torch has some memory still
+    static auto* const one = new List;
     return *one;
 }
 
@@ -175,7 +180,7 @@ void Pool::replace_idle() {
     for (auto pool = torch_pools_.begin(); pool != torch_pools_.end();) {
         const auto next = std::next(pool);
         if (pool->used.depth == 0) {
-            replaced().add(device_, pool->id);
+            replaced().add({pool->id, number_, device_});
             if (pool->number != 0) {
                 abandoned_.splice(abandoned_.end(), torch_pools_, pool);
             } else {
@@ -187,16 +192,25 @@ void Pool::replace_idle() {
 }
 
 void Pool::drop_replaced(const HookLibrary& hook_library, int device) {
-    while (const std::optional<TorchId> pool = replaced().take(device)) {
-        hook_library.drop_pool(device, pool->data());
-        dropped().add(device, *pool);
+    while (const std::optional<Forgotten> pool = replaced().take(device)) {
+        hook_library.drop_pool(device, pool->id.data());
+        dropped().add(*pool);
     }
 }
 
-void Pool::empty_replaced(const HookLibrary& hook_library, int device) {
+void Pool::empty_replaced(const HookLibrary& hook_library, const windows::Bank& bank, int device) {
     drop_replaced(hook_library, device);
-    while (const std::optional<TorchId> pool = dropped().take(device)) {
-        hook_library.empty_pool(pool->data());
+    std::vector<Forgotten> emptied;
+    while (const std::optional<Forgotten> pool = dropped().take(device)) {
+        hook_library.empty_pool(pool->id.data());
+        emptied.push_back(*pool);
+    }
+    const std::vector<windows::PoolSegment> left = bank.segments();
+    for (const Forgotten& pool : emptied) {
+        // Tensors that live on may be in it: a later call looks again.
+        if (std::ranges::find(left, pool.number, &windows::PoolSegment::pool) != left.end()) {
+            dropped().add(pool);
+        }
     }
 }
 

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "torch/hook_library.h"
+#include "windows/bank.h"
 #include "windows/scope_stack.h"
 
 #include <array>
@@ -62,8 +63,10 @@ class Pool {
     // torch's cache, which an empty_cache() and a lack of memory empty. Waits for the allocator's
     // lock alone.
     static void drop_replaced(const torch::HookLibrary& hook_library, int device);
-    // And has torch give that to the driver. Only while HookLibrary::quiet(). Waits for the device.
-    static void empty_replaced(const torch::HookLibrary& hook_library, int device);
+    // And has torch give that to the driver, also what was dropped before, when tensors used it.
+    // Only while HookLibrary::quiet(). Waits for the device.
+    static void empty_replaced(const torch::HookLibrary& hook_library, const windows::Bank& bank,
+                               int device);
     std::vector<Open> open() const;
 
     int device() const noexcept { return device_; }

@@ -90,9 +90,7 @@ class SymmetricMemory:
             return None
         pair = self._users.pair(pool, device, windows)
         native = _core.PoolScope(pair.eager, pair.graph, self._owner(windows))
-        communicators = [one for found in windows if (one := found.communicator()) is not None]
-        if len(communicators) == len(windows):
-            native.set_communicators(communicators)
+        native.set_communicators([found.communicator() for found in windows])
         ended = ScopeEnd(self, native, windows, device)
         return Scope(native.enter, native.leave, native.pause, ended, graph, process_groups)
 
@@ -392,16 +390,14 @@ class ScopeEnd:
             return
         if all(found.refused is not None for found in self._windows):
             return
-        self._count_on_communicators()
+        self._find_communicators()
         try:
             self._memory.register(self._windows, touched, self._ends)
         finally:  # which may have made them; whatever became of it, all ranks go on alike
-            self._count_on_communicators()
+            self._find_communicators()
 
-    def _count_on_communicators(self) -> None:
-        communicators = [one for found in self._windows if (one := found.communicator()) is not None]
-        if len(communicators) == len(self._windows):
-            self._native.set_communicators(communicators)
+    def _find_communicators(self) -> None:
+        self._native.set_communicators([found.communicator() for found in self._windows])
 
     def _decline(self, error: BaseException) -> None:
         """Spare the others the wait for this rank, which does not come to the end of this scope."""

@@ -1,7 +1,7 @@
 """The first scope of a group while another thread makes the first collective of that group.
 
 Rank 0's thread begins, and waits for that of rank 1 while rank 0 ends its scope. By case, rank 1 ends its scope before
-its own thread begins, or when that is done.
+its own thread begins, or when that is done. Or rank 1 begins a scope of two groups before, and rank 0 after it is done.
 """
 
 import threading
@@ -28,7 +28,10 @@ def first_collective(case: str, group: dist.ProcessGroup) -> None:
     found[case].append(sums.sum().item())
 
 
-for case in ("before", "after"):
+older = dist.new_group(backend="nccl")
+with tracehook.symmetric(older):
+    kept = torch.empty(1024, device=device)
+for case in ("before", "after", "two groups"):
     found[case] = []
     group = dist.new_group(backend="nccl")
     backend = group._get_backend(device)
@@ -37,11 +40,11 @@ for case in ("before", "after"):
     if RANK == 0:
         until(lambda: backend._get_sequence_number_for_group() > 0)  # noqa: B023
         store.set(f"{case} begun", "")
-    elif case == "before":
-        store.wait([f"{case} begun"])
-    else:
+    if (case, RANK) in (("after", 1), ("two groups", 0)):
         thread.join()
-    with tracehook.symmetric(group):
+    elif RANK == 1:
+        store.wait([f"{case} begun"])
+    with tracehook.symmetric([older, group] if case == "two groups" else group):
         mine = torch.full((1024,), float(RANK + 1), device=device)
     thread.join()
     dist.all_reduce(mine, group=group)

@@ -101,12 +101,14 @@ bool PoolScope::enter(bool graph) {
     return settled;
 }
 
-void PoolScope::set_communicators(std::vector<BoundCommunicator> communicators) {
+void PoolScope::set_communicators(Communicators communicators) {
+    communicators_.resize(communicators.size());
     for (std::size_t index = 0; index < communicators.size() && ends_ > 0; ++index) {
-        const bool was_known = index < communicators_.size();
-        if (!was_known || &*communicators_[index] != &*communicators[index]) {
+        const auto& before = communicators_[index];
+        const auto& now = communicators[index];
+        if (now && (!before || &**before != &**now)) {
             // It has not heard of the end that is just now.
-            communicators[index].table().count_end(was_known ? 1 : ends_);
+            now->table().count_end(before ? 1 : ends_);
         }
     }
     communicators_ = std::move(communicators);
@@ -117,8 +119,11 @@ void PoolScope::count_end() {
     several_threads_ = several_threads_ || (thread_ != 0 && thread_ != thread);
     thread_ = thread;
     ++ends_;
-    for (const BoundCommunicator& communicator : communicators_) {
-        windows::Windows& windows = communicator.table();
+    for (const std::optional<BoundCommunicator>& communicator : communicators_) {
+        if (!communicator) {
+            continue;
+        }
+        windows::Windows& windows = communicator->table();
         // So that also an end at which nothing is new tells of this thread.
         windows.note_caller();
         windows.count_end();
@@ -129,7 +134,8 @@ std::int64_t PoolScope::ends(std::size_t index) const {
     if (several_threads_) {
         return kUnknown;
     }
-    return index < communicators_.size() ? communicators_[index].table().ends() : ends_;
+    const bool is_known = index < communicators_.size() && communicators_[index];
+    return is_known ? communicators_[index]->table().ends() : ends_;
 }
 
 std::vector<std::uint64_t> PoolScope::leave() {
@@ -148,11 +154,11 @@ std::vector<std::uint64_t>
 PoolScope::without_window(const std::vector<std::uint64_t>& touched) const {
     std::vector<std::uint64_t> wanted;
     for (const std::uint64_t segment : touched) {
-        const bool everywhere =
-            !communicators_.empty() &&
-            std::ranges::all_of(communicators_, [&](const BoundCommunicator& communicator) {
-                return !communicator->dead() && communicator.table().holds_segment(segment);
-            });
+        const bool everywhere = !communicators_.empty() &&
+                                std::ranges::all_of(communicators_, [&](const auto& communicator) {
+                                    return communicator && !(*communicator)->dead() &&
+                                           communicator->table().holds_segment(segment);
+                                });
         if (!everywhere) {
             wanted.push_back(segment);
         }

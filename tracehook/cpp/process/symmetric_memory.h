@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,8 +72,11 @@ class PoolScope {
         : eager_(std::move(eager)), graph_(std::move(graph)), owner_(owner),
           hook_library_(hook_library), pending_(pending) {}
 
-    // When they are known, and whenever one was replaced. With the GIL.
-    void set_communicators(std::vector<BoundCommunicator> communicators);
+    // One for each group of the scope, none where it is not known yet: on other ranks it may be.
+    using Communicators = std::vector<std::optional<BoundCommunicator>>;
+
+    // When some are known, and whenever one was replaced. With the GIL.
+    void set_communicators(Communicators communicators);
 
     // enter() and leave() wait for the allocator's lock: without the GIL. enter() also waits for
     // streams that use pending memory of the pools (torch/settling.h), and returns false where it
@@ -101,7 +105,7 @@ class PoolScope {
     const std::uint32_t owner_;
     const torch::HookLibrary& hook_library_;
     const windows::PendingBlocks& pending_; // lives as long as the process
-    std::vector<BoundCommunicator> communicators_;
+    Communicators communicators_;
 };
 
 } // namespace tracehook::process

@@ -227,7 +227,7 @@ GOLDENS: tuple[Golden, ...] = (
     Golden("event-after-death", "an abort is only logged", "segments.py aborted",
            ("event-after-death", "registration-failed"), mutation="abort-only-logged", broken=("C5",)),
     Golden("registered-after-free", "a segment that waits for its communicator is freed, and waits on",
-           "freed_meanwhile.py", ("registered-after-free", "registration-failed"), ranks=1,
+           "meanwhile.py freed", ("registered-after-free", "registration-failed"), ranks=1,
            env={"TORCH_NCCL_USE_COMM_NONBLOCKING": "1"},
            faults="ncclCommInitRankConfig:in_progress@1=1500ms", mutation="free-leaves-the-queue", broken=("L3",)),
     Golden("never-registered", "every third segment is not registered", "segments.py kept",

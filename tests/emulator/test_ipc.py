@@ -50,7 +50,7 @@ def test_memory_is_given_without_a_descriptor() -> None:
 @pytest.mark.parametrize(("fabric", "state"), [("0", 0), ("1", 3)], ids=["none", "one"])
 def test_nvml_says_whether_there_is_a_fabric(fabric: str, state: int) -> None:
     """It answers with success and a state (3: ready), as an H100 does; it refuses an unknown version or device."""
-    run = rehearse("fabric_info.py", env={"TRACEHOOK_EMU_FABRIC": fabric})
+    run = rehearse("nvml.py", "fabric", env={"TRACEHOOK_EMU_FABRIC": fabric})
     run.assert_good()
     assert run.facts() == {
         "second": [0, state],

@@ -7,7 +7,7 @@ INVALID_ARGUMENT, INSUFFICIENT_SIZE = 2, 7  # what NVML says
 
 def test_a_device_has_the_name_that_torch_gives_it() -> None:
     """A place that is too small for the name, and a device that is none, are refused."""
-    run = rehearse("management.py", devices=2)
+    run = rehearse("nvml.py", "name", devices=2)
     run.assert_good()
     facts = run.facts()
     assert (facts["found"], facts["name"]) == (0, facts["torch"]), run.output

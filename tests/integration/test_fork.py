@@ -87,7 +87,7 @@ def test_ranks_that_were_forked_share_scopes(tmp_path: Path) -> None:
 
 def test_a_child_that_leaves_a_scope_of_its_parent_says_nothing_for_it(tmp_path: Path) -> None:
     """The parent's scope goes on, and its memory is registered with that of the other ranks."""
-    run = rehearse("forks_in_scopes.py", ranks=2, log=tmp_path, cold=True).assert_good()
+    run = rehearse("forks.py", "scopes", ranks=2, log=tmp_path, cold=True).assert_good()
     for rank in range(2):
         facts = run.facts(rank)
         assert [facts[leave] for leave in ("in_order", "by_exception", "by_collector")] == [[3.0, True]] * 3

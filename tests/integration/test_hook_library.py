@@ -144,7 +144,7 @@ def _with_failing_snapshots(tmp_path: Path, first: int, last: int) -> Rehearsal:
 
     real = hook_library.path_for(torch.__version__)
     library = _compile(tmp_path, FAILING, FROM=str(first), UNTIL=str(last), REAL=f'"{real}"')
-    run = rehearse("snapshot_fails.py", str(library), log=tmp_path / "logs", hook=False)
+    run = rehearse("with_library.py", str(library), "late", log=tmp_path / "logs", hook=False)
     run.assert_good()
     assert "please report this" not in run.output
     return run

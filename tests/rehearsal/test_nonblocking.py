@@ -44,7 +44,7 @@ def test_ranks_agree_on_the_keys(tmp_path: Path) -> None:
 def test_freed_while_in_progress(tmp_path: Path) -> None:
     """A segment born and freed while a communicator is in progress is not registered with it, and nobody waits."""
     slow = "ncclCommInitRankConfig:in_progress@1=4s"
-    run = rehearse("freed_meanwhile.py", log=tmp_path, env=NON_BLOCKING, faults=slow).assert_good()
+    run = rehearse("meanwhile.py", "freed", log=tmp_path, env=NON_BLOCKING, faults=slow).assert_good()
     (freed,), (ready,) = run.events("segment.free"), run.events("communicator.ready")
     assert freed["seq"] < ready["seq"], run.output
     assert not any(run.facts()["ready"]), "nobody has waited for it"

@@ -20,6 +20,6 @@ def test_lost_events_are_counted(tmp_path: Path) -> None:
 
 def test_freed_during_an_abort(tmp_path: Path) -> None:
     """A segment that is freed while an abort is under way is not given back before NCCL has let go of it."""
-    run = rehearse("freed_during_abort.py", log=tmp_path, faults="ncclCommAbort:slow@1=1s")
+    run = rehearse("meanwhile.py", "freed_during_an_abort", log=tmp_path, faults="ncclCommAbort:slow@1=1s")
     assert run.facts() == {"freed": True}, run.output
     run.assert_good()

@@ -173,7 +173,7 @@ def test_a_tensor_of_a_scope_is_exchanged(tmp_path: Path, nccl: str, what: str) 
 )
 def test_ranks_that_differ_register_nothing(tmp_path: Path, variable: str, value: str, what: str) -> None:
     """One rank would register for a call and the other would not: neither does, and one line says why."""
-    run = rehearse("registered_apart.py", variable, value, what, ranks=2, log=tmp_path, hook=False, env=VMM)
+    run = rehearse("registered_calls.py", "apart", variable, value, what, ranks=2, log=tmp_path, hook=False, env=VMM)
     run.assert_good()
     sums = [[[1.0, 2.0], [2.0, 3.0]]] * 2 if what == "gather" else [[[2.0, 2.0], [3.0, 3.0]], [[1.0, 1.0], [2.0, 2.0]]]
     assert [run.facts(rank)["sums"] for rank in (0, 1)] == sums, run.output
@@ -211,7 +211,7 @@ def test_a_rank_alone_registers_nothing(tmp_path: Path, env: dict[str, str]) -> 
 
 def test_devices_of_one_process_register_nothing(tmp_path: Path) -> None:
     """NCCL uses no registration between them, so tracehook makes none, and has nothing to say."""
-    run = rehearse("one_process.py", devices=2, log=tmp_path, env=VMM).assert_good()
+    run = rehearse("registered_calls.py", "one_process", devices=2, log=tmp_path, env=VMM).assert_good()
     assert run.facts()["gathered"] == [[1.0, 2.0]] * 2
     assert run.events("register.local") == []
     assert run.finished.lines("tracehook: ") == []

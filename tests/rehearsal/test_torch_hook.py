@@ -22,7 +22,7 @@ def test_torch_misses_a_segment_born_during_a_birth() -> None:
 
     Freeing it raises. The hole is held open by a slow registration of an older segment.
     """
-    run = rehearse("born_meanwhile.py", env=TORCH_HOOK, faults="ncclCommRegister:slow@1=5s")
+    run = rehearse("meanwhile.py", "born", env=TORCH_HOOK, faults="ncclCommRegister:slow@1=5s")
     facts = run.facts()
     assert facts["calls_at_birth"] == 1, run.output
     assert facts["registered"] == 1, run.output
@@ -31,7 +31,7 @@ def test_torch_misses_a_segment_born_during_a_birth() -> None:
 
 def test_a_segment_born_during_a_birth(tmp_path: Path) -> None:
     """With tracehook, such a segment is registered before the next collective, and freeing it works."""
-    run = rehearse("born_meanwhile.py", log=tmp_path, faults="ncclCommRegister:slow@1=5s").assert_good()
+    run = rehearse("meanwhile.py", "born", log=tmp_path, faults="ncclCommRegister:slow@1=5s").assert_good()
     facts = run.facts()
     assert facts["calls_at_birth"] == 1, run.output
     assert facts["registered"] == 2

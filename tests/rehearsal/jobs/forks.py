@@ -1,18 +1,18 @@
-"""A process that forks: with CUDA up in the parent, or before."""
+"""A process that forks: with CUDA up in the parent, or before, or inside of a scope. Argument: the way."""
 
 import atexit
+import gc
 import json
 import multiprocessing
 import os
 import sys
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
 import tracehook
 
-from common import MB, calls, filled, nccl_calls, start, tell
+from common import MB, RANK, calls, filled, forked, nccl_calls, start, tell
 
 
 def child_says(**facts: object) -> None:
@@ -20,17 +20,13 @@ def child_says(**facts: object) -> None:
 
 
 def in_child(act: Callable[[], object]) -> int:
-    """Fork, run `act` in the child, and return the child's exit status."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            act()
-            atexit._run_exitfuncs()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    """Return the exit status of a child that did that, and then what a program does at its end."""
+
+    def whole() -> None:
+        act()
+        atexit._run_exitfuncs()
+
+    return forked(whole)
 
 
 def look_around() -> None:
@@ -54,19 +50,16 @@ def do_nothing() -> None:
     child_says(idle=[calls() - before[0], nccl_calls() - before[1]])
 
 
-def use_cuda(size: int = 48) -> None:
+def use_cuda(size: int = 48, say: Callable[..., None] = child_says) -> None:
     device = start()
     tensor = filled(1, size, device)
     dist.all_reduce(tensor)
     status = tracehook.status()
-    child_says(
-        pid=os.getpid(), state=status["state"], log=status["log"], held=[c["held"] for c in status["communicators"]]
-    )
+    say(pid=os.getpid(), state=status["state"], log=status["log"], held=[c["held"] for c in status["communicators"]])
     dist.destroy_process_group()
 
 
 def enable_and_use_cuda() -> None:
-    child_says(state_before=tracehook.status()["state"])
     tracehook.enable()
     use_cuda()
 
@@ -87,6 +80,44 @@ def share_a_scope(rank: int) -> None:
 
 def spawned() -> None:
     use_cuda(72)
+
+
+def in_scopes() -> None:
+    """A child that was forked in a scope of its parent leaves it: in order, by an exception, or by the collector."""
+    device = start()
+    group = dist.group.WORLD
+    statuses = []
+
+    def reduced(tensor: torch.Tensor) -> tuple[float, bool]:
+        """Return the sum over the ranks, and whether the tensor is symmetric."""
+        tensor.fill_(RANK + 1)
+        dist.all_reduce(tensor)
+        return float(tensor.mean()), tracehook.is_symmetric(tensor, group)
+
+    def in_scope() -> Iterator[torch.Tensor]:
+        """Yield a tensor of a scope, and leave the scope when the caller goes on."""
+        with tracehook.symmetric(group):
+            yield torch.empty(1 << 21, device=device)
+
+    def by_collector() -> None:
+        generators.clear()
+        gc.collect()
+
+    for name, raised in (("in_order", (None, None)), ("by_exception", (SystemExit, SystemExit(0)))):
+        scope = tracehook.symmetric(group)
+        scope.__enter__()
+        inside = torch.empty(1 << 23, device=device)
+        if RANK == 0 or name == "in_order":
+            statuses.append(forked(lambda: scope.__exit__(raised[0], raised[1], None)))  # noqa: B023
+        scope.__exit__(None, None, None)
+        tell(**{name: reduced(inside)})
+    generators = [in_scope()]
+    inside = next(generators[0])
+    if RANK == 0:
+        statuses.append(forked(by_collector))
+    assert next(generators[0], None) is None
+    tell(by_collector=reduced(inside), statuses=statuses)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
@@ -115,13 +146,8 @@ if __name__ == "__main__":
         process.join()
         tell(statuses=[process.exitcode])
         dist.destroy_process_group()
+    elif way == "scopes":
+        in_scopes()
     else:
         tell(statuses=[in_child(use_cuda if way == "before" else enable_and_use_cuda)])
-        device = start()
-        kept = filled(1, 24, device)
-        dist.all_reduce(kept)
-        status = tracehook.status()
-        tell(
-            pid=os.getpid(), state=status["state"], log=status["log"], held=[c["held"] for c in status["communicators"]]
-        )
-        dist.destroy_process_group()
+        use_cuda(24, tell)

@@ -6,6 +6,7 @@ Without an argument they are made in memory that other processes can map.
 import ctypes
 import os
 import sys
+import time
 
 if hosts := os.environ.get("TEST_HOSTS"):  # each with a block of the ranks; the emulated NCCL reads it early
     os.environ["NCCL_HOSTID"] = str(int(os.environ["RANK"]) * int(hosts) // int(os.environ["WORLD_SIZE"]))
@@ -13,10 +14,12 @@ if hosts := os.environ.get("TEST_HOSTS"):  # each with a block of the ranks; the
 import torch
 import torch.distributed as dist
 import tracehook
+from torch.cuda import nccl
+from tracehook.symmetric_memory import registered_calls
 
 from common import MB, RANK, WORLD, filled, must, nccl_calls, passed_on, start, tell
 
-device = start()
+BEGIN = ("apart", "one_process")  # by themselves
 
 
 def zeros(size_mb: float) -> torch.Tensor:
@@ -230,6 +233,37 @@ def by_table() -> None:
     tell(made=made, told=told)
 
 
+def apart(variable: str, value: str, what: str) -> None:
+    """Rank 1 differs in a variable, or it has no tracehook (`-`)."""
+    registered_calls.LONGEST = 3.0 if variable == "-" else 10.0  # there somebody answers
+    if RANK == 1 and variable != "-":
+        os.environ[variable] = value
+    if RANK == 0 or variable != "-":
+        tracehook.enable()
+    start()
+    begin = time.monotonic()
+    sums = []
+    for number in range(2):
+        part, whole = filled(RANK + 1 + number, 48, device), zeros(WORLD * 48)
+        if what == "gather":
+            dist.all_gather_into_tensor(whole, part)
+            sums.append(parts(whole))
+        else:
+            sums.append(ends(passed_on(part)))
+    tell(sums=sums, seconds=time.monotonic() - begin)
+    time.sleep(1.5)  # so that the watchdog of this rank still answers
+
+
+def one_process() -> None:
+    """One process gathers between its own two devices, as torch.nn.DataParallel does, in calls that gain elsewhere."""
+    shares = [filled(number + 1, 16, f"cuda:{number}") for number in range(2)]
+    wholes = [torch.empty(2 * 16 * MB // 4, device=share.device) for share in shares]
+    nccl.all_gather(shares, wholes)
+    tell(gathered=[whole.cpu()[:: 16 * MB // 4].tolist() for whole in wholes])
+
+
 case, *more = sys.argv[1:] or ["calls"]
+device = torch.device("cuda", RANK) if case in BEGIN else start()
 globals()[case](*more)
-dist.destroy_process_group()
+if dist.is_initialized():
+    dist.destroy_process_group()

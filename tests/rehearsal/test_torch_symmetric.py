@@ -53,15 +53,3 @@ def test_a_rendezvous_without_the_guard_is_that_of_torch(tmp_path: Path, env: di
     log = None if "SYMM_REGISTER_HOOK" in env else tmp_path
     run = rehearse("torch_symmetric.py", "CUDA", "alike", "shapes", log=log, ranks=2, env=env).assert_good()
     assert [run.facts(rank)[what] for rank in (0, 1) for what in ("alike", "shapes")] == [""] * 4
-
-
-def test_windows_of_torch_are_compared(tmp_path: Path) -> None:
-    """With backend NCCL: ranks that pass unequal tensors hear what differs, before NCCL is called."""
-    run = rehearse("torch_symmetric.py", "NCCL", "uneven", log=tmp_path, ranks=2).assert_good()
-    for rank in (0, 1):
-        told = run.facts(rank)["uneven"]
-        assert told.startswith("DistBackendError")
-        assert "Failed to window register segment" in told
-    (line, other) = run.finished.lines("""the ranks differ at "register a window of the program's own\"""")
-    assert line == other
-    assert "rank 0 wants '4194304 bytes, flags 1'; rank 1 wants '8388608 bytes, flags 1'" in line

@@ -47,16 +47,6 @@ def test_a_free_waits_for_nobody_who_does_not_hold_the_segment(harness, busy_gat
     assert calls_of(X) == [("register", 0x10000), ("deregister", 0x10000)]
 
 
-def test_a_free_of_a_queued_segment_makes_no_call(harness, calls_of, busy_gate):
-    """What was never registered is only taken from the queue, and that waits for nobody."""
-    harness.create(X)
-    with busy_gate(X):
-        harness.alloc(0, 0x10000, 4 * KIB)
-        harness.alloc(0, 0x20000, 4 * KIB)
-        harness.free(0, 0x10000, 4 * KIB)
-    assert calls_of(X) == [("register", 0x20000)]
-
-
 def test_a_collective_waits_for_the_gate(harness, busy_gate, background):
     """A collective does not look at the registrations while another thread changes them."""
     harness.create(X)

@@ -5,7 +5,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
-from support.rehearsal import RULES_BROKEN, Rehearsal, rehearse
+from support.rehearsal import Rehearsal, rehearse
+from support.symmetric import assert_broken, both
 
 OLD, NEW, NEWEST = "22809", "23007", "23203"
 EACH = (OLD, NEW)  # a version of each kind: before 2.30.7, and from then on
@@ -24,19 +25,6 @@ def play(
     """Run one scene on two ranks."""
     changes = {"TRACEHOOK_EMU_NCCL_VERSION": version, "TRACEHOOK_EMU_WINDOW_TIMEOUT": str(DEADLINE), **env}
     return rehearse(job, scene, *arguments, ranks=2, faults=faults, env=changes, timeout=40)
-
-
-def both(run: Rehearsal, name: str) -> list[Any]:
-    """Return one fact of both ranks."""
-    return [run.facts(rank).get(name) for rank in (0, 1)]
-
-
-def assert_broken(run: Rehearsal, *rules: str) -> None:
-    """Assert that these rules were broken, no others, and that the status says so."""
-    assert run.broken == sorted(rules), run.output
-    assert run.status == RULES_BROKEN, run.output
-    assert not run.finished.late
-    assert run.finished.orphans == 0, run.output
 
 
 every_version = pytest.mark.parametrize("version", EACH)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from support.audits import Audit
-from support.rehearsal import RULES_BROKEN, Rehearsal, rehearse
+from support.rehearsal import QUICK, RULES_BROKEN, Rehearsal, rehearse
 
 from . import variants
 
@@ -34,12 +34,9 @@ KINDS = {
     "aliases": Kind(STEPS, 2, {"SYMM_REGISTER_LOCAL": "auto", "TRACEHOOK_EMU_NCCL_VERSION": "23007"}),
     "peers": Kind("peers free scope", 3, {}),
 }
-SURROUNDINGS = {
+SURROUNDINGS = QUICK | {
     "SYMM_REGISTER_TIMEOUT": f"{variants.LONG:g}",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
     "TRACEHOOK_EMU_WINDOW_TIMEOUT": f"{variants.DEADLINE:g}",
 }
 START = "import sys, runpy; sys.path[:0] = {paths}; sys.argv[0] = {job!r}; runpy.run_path({job!r}, run_name='__main__')"

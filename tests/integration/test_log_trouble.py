@@ -1,13 +1,10 @@
 """A log that cannot be written: a clear line, and the job goes on."""
 
-import contextlib
-import ctypes
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import small_disk
 from support.processes import SCRIPTS, Finished, forked, python
 from support.processes import run as run_command
 
@@ -75,22 +72,10 @@ def test_where_nothing_can_be_made() -> None:
     assert len(run.lines("/proc/")) <= 2, "one more for the ring"
 
 
-@contextlib.contextmanager
-def _tiny(directory: Path, size: bytes) -> Iterator[None]:
-    """Mount a file system of that size there, or skip the test with the system's reason."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"tmpfs", os.fsencode(directory), b"tmpfs", 0, size) != 0:
-        pytest.skip(f"this process may not mount a tiny file system: {os.strerror(ctypes.get_errno())}")
-    try:
-        yield
-    finally:
-        libc.umount2(os.fsencode(directory), 2)
-
-
 def test_full_disk_while_a_part_begins(tmp_path: Path) -> None:
     """Where the lines of what lives find no room, one line says so, and no half part is left."""
     # The ring takes 4,121 KiB, and the first part some 500. The next one begins with more than 200: there is no room.
-    with _tiny(tmp_path, b"size=4750k"):
+    with small_disk.mounted(tmp_path, b"4750k"):
         run = _run(tmp_path, ALIVE, SYMM_REGISTER_LOG_LIMIT="8MiB")
         (line,) = run.err.splitlines()
         assert "no log from here on" in line

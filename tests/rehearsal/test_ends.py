@@ -7,17 +7,10 @@ from pathlib import Path
 
 import pytest
 from support.audits import CLEAN, Audit
-from support.rehearsal import rehearse, write_job
+from support.rehearsal import QUICK, rehearse, write_job
 from support.torch_versions import ENDS_WRAPPED
 
 from tracehook.log import reader
-
-# What would only make the end of a process slow.
-QUICK = {
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
-}
 
 
 def _assert_no_call_after_abort(log: reader.ProcessLog) -> None:

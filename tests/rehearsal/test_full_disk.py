@@ -1,13 +1,12 @@
 """The disk fills up while a job runs, and ends it: the audit names the disk."""
 
-import ctypes
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from audit.goldens import audit
+from support import small_disk
 from support.rehearsal import rehearse_until
 
 JOB = "fills_the_disk.py"
@@ -17,13 +16,10 @@ FULL = "No space left on device"
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system with room for the rings of two ranks, and little more."""
-    libc = ctypes.CDLL(None, use_errno=True)
     folder = tmp_path / "disk"
     folder.mkdir()
-    if libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, b"size=20m") != 0:
-        pytest.skip(f"this process may not mount a small file system: {os.strerror(ctypes.get_errno())}")
-    yield folder
-    libc.umount2(os.fsencode(folder), 2)
+    with small_disk.mounted(folder, b"20m"):
+        yield folder
 
 
 def first(log: Path) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from support.rehearsal import rehearse
+from support.rehearsal import QUICK, rehearse
 
 from tracehook.audit.finding import Finding
 from tracehook.audit.rules import check
@@ -22,12 +22,6 @@ from tracehook.audit.store import Store
 KILLS = int(os.environ.get("TRACEHOOK_TEST_KILLS", "20"))
 SEED = int(os.environ.get("TRACEHOOK_TEST_SEED", "1"))
 AT_ONCE = 10  # rounds of one process: each killed rank leaves a ring of 6 MiB
-QUICK = {
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
-    "SYMM_REGISTER_TIMEOUT": "5",
-}
 # What the job counts, and which event stands for it.
 COUNTED = {
     "segment.alloc": "born",
@@ -202,7 +196,7 @@ def test_nothing_is_lost(tmp_path: Path, first: int) -> None:
     """What a killed rank had noted is in its log or its ring; the audit names it, what it held, and nothing else."""
     count = min(AT_ONCE, KILLS - first)
     job = ("killed_often.py", str(first), str(count), str(SEED), str(tmp_path))
-    run = rehearse(*job, devices=2, env=QUICK, timeout=170)
+    run = rehearse(*job, devices=2, env=QUICK | {"SYMM_REGISTER_TIMEOUT": "5"}, timeout=170)
     assert run.status == 0, run.output
     assert run.broken == [], run.output
     assert run.finished.orphans == 0, run.output

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.audits import CLEAN, FINDINGS, Audit
-from support.rehearsal import Rehearsal, rehearse
+from support.rehearsal import QUICK, Rehearsal, rehearse
 from support.torch_versions import BY_ITSELF, LEGACY, needs_nccl2
 from torch.distributed import distributed_c10d
 
@@ -19,14 +19,7 @@ NCCL2 = pytest.param("nccl", id="nccl2", marks=needs_nccl2)
 lazily = pytest.mark.parametrize("backend", [pytest.param(name, marks=needs_nccl2) for name in ("nccl", "nccl-lazy")])
 both = pytest.mark.parametrize("backend", [NCCL2, pytest.param(LEGACY, id="stock")])
 
-
-# What would only make the end of a collective that hangs slow; and the process goes on after it.
-WATCHDOG: dict[str, Any] = {
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
-}
+WATCHDOG: dict[str, Any] = QUICK | {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2"}  # after which the process goes on
 Pairs = Counter[tuple[int, int]]
 
 

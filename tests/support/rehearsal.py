@@ -35,6 +35,12 @@ _OF_DEVICES = (
     "NVSHMEM_DISABLE_NVLS",
     "PYTHONPATH",
 )
+# Without what would only make the end of a process or of a collective that hangs slow.
+QUICK = {
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
+}
 HAS_CHOICE = versions.group_of(metadata.version("torch"), {CHOICE: "1"}) == "nccl2"
 
 

@@ -45,10 +45,11 @@ def alike(run: Rehearsal, name: str) -> Any:
 
 
 def assert_broken(run: Rehearsal, *rules: str) -> None:
-    """Assert that these rules of NCCL were broken, no others, and that the status says so."""
+    """Assert that these rules of NCCL were broken, no others, that the status says so, and no process is left."""
     assert run.broken == sorted(rules), run.output
     assert run.status == RULES_BROKEN, run.output
     assert not run.finished.late, run.output
+    assert run.finished.orphans == 0, run.output
 
 
 def communicator(run: Rehearsal) -> str:

@@ -89,6 +89,13 @@ def passed_on(tensor: torch.Tensor) -> torch.Tensor:
     return received
 
 
+def settle() -> None:
+    """Wait for all work of all ranks."""
+    torch.cuda.synchronize()
+    dist.barrier()
+    torch.cuda.synchronize()
+
+
 def tensor_at(address: int, count: int, device: str = "cuda") -> torch.Tensor:
     """Return the floats that lie at an address."""
     described = {"shape": (count,), "typestr": "<f4", "data": (address, False), "version": 3}

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tracehook._core import ipc as native
 from tracehook.ipc import PeerGroup, PeerTensor
 from tracehook.ipc.tables import EXPORTS, IMPORTS
 
-from common import MB, RANK, WORLD, filled, start, tell
+from common import MB, RANK, WORLD, filled, settle, start, tell
 
 OTHERS = [rank for rank in range(WORLD) if rank != RANK]
 RIGHT, LEFT = (RANK + 1) % WORLD, (RANK - 1) % WORLD
@@ -38,11 +38,12 @@ def ready(value: float, size_mb: float) -> torch.Tensor:
     return tensor
 
 
-def meet() -> None:
-    """Wait for all work of all ranks."""
-    torch.cuda.synchronize()
-    dist.barrier()
-    torch.cuda.synchronize()
+@contextlib.contextmanager
+def peers(**given: Any) -> Iterator[PeerGroup]:
+    """Make a group, which ends when all work of all ranks is over."""
+    with PeerGroup(**given) as group:
+        yield group
+        settle()
 
 
 def until(condition: Callable[[], bool], group: PeerGroup | None = None) -> bool:
@@ -88,23 +89,22 @@ def all_of(found: object) -> list[PeerTensor]:
 def repetitions() -> None:
     """Tensors at an offset, new ones each time: all peers get them, and put into them."""
     got, put = [], []
-    with PeerGroup() as group:
+    with peers() as group:
         for turn in range(6):
             mine = filled(100 * turn + RANK, 4, device)[1000 + turn :]
             box = filled(0, 1 + turn, device)[77 : 77 + 1000 * WORLD]
-            meet()
+            settle()
             given = {peer: [mine, box] for peer in OTHERS}
             theirs = group.exchange(given, writable=True)
             got.append([value(all_of(theirs[peer])[0]) - 100 * turn for peer in OTHERS])
             source = filled(1000 * turn + RANK, 1, device)[:1000]
             for peer in OTHERS:
                 all_of(theirs[peer])[1].tensor[1000 * RANK : 1000 * (RANK + 1)].copy_(source)
-            meet()
+            settle()
             put.append([value(box[1000 * peer : 1000 * (peer + 1)]) - 1000 * turn for peer in OTHERS])
             if RANK == 0 and turn == 3:
                 torch.cuda.empty_cache()
         tell(got=got, put=put, mapped=IMPORTS.mapped())
-        meet()
 
 
 def same_address() -> None:
@@ -123,7 +123,7 @@ def same_address() -> None:
             tell(released=all_returned(group, len(OTHERS)))
             torch.cuda.empty_cache()
             tell(freed=native.segment_of(address) is None)
-            meet()
+            settle()
         tell(addresses=len({address for address, _ in places}), segments=len({segment for _, segment in places}))
         tell(values=values, mapped=IMPORTS.mapped())
 
@@ -139,13 +139,13 @@ def one_hits() -> None:
             torch.cuda.synchronize()
             theirs = group.exchange(dict.fromkeys(OTHERS, mine))
             values.append([value(theirs[peer]) - (turn if peer else 0) for peer in OTHERS])
-            meet()
+            settle()
     tell(values=values)
 
 
 def batch() -> None:
     """Two tensors for one peer in a batch, of equal content; some without elements, some with strides; all types."""
-    with PeerGroup() as group:
+    with peers() as group:
         first, second = filled(7, 1, device), filled(7, 1, device)
         grid = torch.arange(12.0).view(3, 4).to(device)
         others = [torch.empty(0, 3, device=device), grid.t(), grid[1:, 1:3], torch.tensor(5.0).to(device)]
@@ -159,19 +159,17 @@ def batch() -> None:
         tell(turned=turned.tensor.t().clone().tolist(), part=[part.tensor[row].clone().tolist() for row in (0, 1)])
         tell(half=half.get().cpu().float().sum().item() if half.dtype == torch.bfloat16 else None)
         tell(flags=flags.get().cpu().tolist(), nbytes=[one.nbytes, empty.nbytes, half.nbytes])
-        meet()
+        settle()
         tell(again=[value(one) for one in all_of(group.exchange({RIGHT: [second, first]})[LEFT])])
-        meet()
 
 
 def nothing_back() -> None:
     """Rank 0 gives, the others give nothing; a ring of gifts."""
-    with PeerGroup() as group:
+    with peers() as group:
         mine = ready(RANK, 1)
         theirs = group.exchange(dict.fromkeys(OTHERS, mine if RANK == 0 else None))
         tell(from_zero=[None if theirs[peer] is None else value(theirs[peer]) for peer in OTHERS])
         tell(from_left=value(group.exchange({RIGHT: mine, LEFT: None})[LEFT]))
-        meet()
 
 
 def orders() -> None:
@@ -183,13 +181,13 @@ def orders() -> None:
         for name, calls_of_rank in {"pairs": pairs, "again": again}.items():
             got = [group.exchange(dict.fromkeys(peers, mine)) for peers in calls_of_rank[RANK]]
             tell(**{name: [[peer, value(one)] for results in got for peer, one in results.items()]})
-            meet()
+            settle()
 
 
 def refusals() -> None:
     """What cannot be shared: one line here, and the peer is told at once."""
     texts = {}
-    with PeerGroup() as group:
+    with peers() as group:
         good = filled(1, 1, device)
         bad: dict[str, Any] = {
             "cpu": torch.zeros(4),
@@ -210,7 +208,6 @@ def refusals() -> None:
         texts["item"] = said(lambda: theirs.tensor.view(2, -1)[0].__setitem__(0, 5.0))
         texts["out"] = said(lambda: torch.add(good, 1, out=theirs.tensor))
         tell(after=value(group.exchange({RIGHT: good, LEFT: good})[LEFT]), kind=type(theirs.tensor[1:]).__name__)
-        meet()
     texts["closed"] = said(lambda: group.exchange({RIGHT: good, LEFT: good}))
     texts["gone"] = said(theirs.get)
     tell(texts=texts)
@@ -228,17 +225,17 @@ def pools() -> None:
             place = native.segment_of(mine.data_ptr())
             theirs = group.exchange(dict.fromkeys(OTHERS, mine[5:]))
             values.append([value(theirs[peer]) - turn for peer in OTHERS])
-            meet()
+            settle()
             del mine, theirs
             if turn == 1:
                 tell(returned=all_returned(group, len(OTHERS)))
-                meet()
+                settle()
     tell(values=values, kind=place and place[0])
 
 
 def allocations() -> None:
     """Tensors of an expandable segment: over several of its allocations, and two in one of them."""
-    with PeerGroup() as group:
+    with peers() as group:
         wide = torch.empty(50 * MB, dtype=torch.uint8, device=device)
         small = [filled(10 * RANK + number, 3, device) for number in (1, 2)]
         wide.view(torch.float32).copy_(filled(RANK, 50, device).view(-1))
@@ -248,26 +245,25 @@ def allocations() -> None:
         theirs = all_of(group.exchange({RIGHT: given, LEFT: given}, writable=True)[LEFT])
         mapped = IMPORTS.mapped()
         tell(place=place, got=[value(one) for one in theirs], mapped=mapped)
-        meet()
+        settle()
         theirs[0].put(filled(100 + RANK, 50, device).view(-1)[1024:])
-        meet()
+        settle()
         tell(put=value(wide[4096:].view(torch.float32)), before=value(wide[:4096].view(torch.float32)))
         given.clear()
         del wide
         group.poll()
-        meet()
+        settle()
         group.poll()  # hears what the peers want back
         gone = said(theirs[0].get)
         tell(gone=gone, beside=[value(one) for one in theirs[1:]])
         tell(freed=all_returned(group, mapped - NEIGHBOURS, 1 + len(small)))
-        meet()
+        settle()
         torch.cuda.empty_cache()
         again = torch.empty(50 * MB, dtype=torch.uint8, device=device)
         again.view(torch.float32).copy_(filled(200 + RANK, 50, device).view(-1))
         torch.cuda.synchronize()
         new = one_of(group.exchange({RIGHT: again, LEFT: again})[LEFT])
         tell(address=again.data_ptr() == base, new=value(new.tensor.view(torch.float32)))
-        meet()
 
 
 def many_allocations() -> None:
@@ -280,50 +276,48 @@ def many_allocations() -> None:
         torch.cuda.synchronize()
         theirs = one_of(group.exchange({RIGHT: wide, LEFT: wide})[LEFT]).tensor
         tell(ends=[value(theirs[part].clone().view(torch.float32)) for part in (slice(0, MB), slice(-MB, None))])
-        meet()
+        settle()
         del theirs
 
 
 def freed_while_imported() -> None:
     """A tensor's owner drops it while a peer has a torch tensor on it: its memory stays until that is gone."""
-    with PeerGroup() as group:
+    with peers() as group:
         mine = ready(RANK + 1, 32)
         theirs = one_of(group.exchange({RIGHT: mine, LEFT: mine})[LEFT])
         kept = theirs.tensor[3:] if RANK else None
         address = mine.data_ptr()
-        meet()
+        settle()
         del mine
         group.poll()
-        meet()
+        settle()
         torch.cuda.empty_cache()
         group.poll()  # hears what the peers want back
         until(lambda: not IMPORTS._queued)  # what is unmapped for that is unmapped, and the owner was told
-        meet()
+        settle()
         group.poll()
         torch.cuda.empty_cache()
         tell(still=native.segment_of(address) is not None, gone=said(theirs.get))
         if kept is not None:
             tell(kept=value(kept.clone()))
-        meet()
+        settle()
         del kept
         tell(released=all_returned(group, NEIGHBOURS))
         torch.cuda.empty_cache()
         tell(freed=native.segment_of(address) is None)
-        meet()
 
 
 def release() -> None:
     """An owner asks for its tensor though it keeps it, and shares it again later."""
-    with PeerGroup() as group:
+    with peers() as group:
         mine = ready(RANK + 1, 32)
         theirs = one_of(group.exchange({RIGHT: mine, LEFT: mine})[LEFT])
         before = value(theirs)
-        meet()
+        settle()
         tell(released=[group.release(mine), group.release(mine)], before=before)
         tell(returned=all_returned(group, NEIGHBOURS), gone=said(theirs.get))
-        meet()
+        settle()
         tell(again=value(group.exchange({RIGHT: mine, LEFT: mine})[LEFT]))
-        meet()
 
 
 def turns(group: PeerGroup, box: torch.Tensor, there: PeerTensor, count: int, base: int) -> list[float]:
@@ -340,7 +334,7 @@ def turns(group: PeerGroup, box: torch.Tensor, there: PeerTensor, count: int, ba
 
 def semaphores() -> None:
     """Puts and gets that only streams order: no rank waits on the host."""
-    with PeerGroup() as group:
+    with peers() as group:
         box = ready(-1, 1)
         there = one_of(group.exchange({RIGHT: box, LEFT: box}, writable=True)[RIGHT])
         tell(put=turns(group, box, there, 8, 100))
@@ -354,12 +348,11 @@ def semaphores() -> None:
             group.wait(RIGHT, 63)
         tell(got=[value(one) - turn - LEFT for turn, one in enumerate(got)])
         tell(channel=said(lambda: group.signal(RIGHT, 64)), rank=said(lambda: group.wait(WORLD)))
-        meet()
 
 
 def captured() -> None:
     """The same captured into a graph that is replayed, with turns outside in between."""
-    with PeerGroup() as group:
+    with peers() as group:
         box, source, copied = filled(-1, 1, device), filled(0, 1, device), filled(0, 1, device)
         torch.cuda.synchronize()
         there = one_of(group.exchange({RIGHT: box, LEFT: box}, writable=True)[RIGHT])
@@ -378,21 +371,20 @@ def captured() -> None:
             graph.replay()
             found.append(value(copied) - 10 * turn - LEFT)
         tell(new=value(new) - LEFT, outside=outside, replayed=found, after=turns(group, box, there, 2, 70))
-        meet()
 
 
 def polled_in_capture() -> None:
     """Memory that is given back during a capture is unmapped after it, and the capture goes on."""
-    with PeerGroup() as group:
+    with peers() as group:
         mine, kept, source = filled(RANK, 32, device), filled(1, 1, device), filled(2, 1, device)
         torch.cuda.synchronize()
         theirs = group.exchange(dict.fromkeys(OTHERS, mine))
         tell(before=[value(theirs[peer]) for peer in OTHERS])
-        meet()
+        settle()
         if RANK == 0:
             del mine
             group.poll()
-        meet()
+        settle()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             kept.copy_(source)
@@ -401,7 +393,6 @@ def polled_in_capture() -> None:
             tell(during=IMPORTS.mapped())
         graph.replay()
         tell(after=until(lambda: IMPORTS.mapped() == 2 * len(OTHERS) - (RANK != 0), group), kept=value(kept))
-        meet()
 
 
 def cut_off() -> None:
@@ -409,7 +400,7 @@ def cut_off() -> None:
     group = PeerGroup()
     box = ready(RANK, 1)
     theirs = group.exchange(dict.fromkeys(OTHERS, box))
-    meet()
+    settle()
     victim = WORLD - 1
     store = dist.distributed_c10d._get_default_store()
     if victim == RANK:
@@ -503,7 +494,7 @@ def forked() -> None:
     group = PeerGroup()
     mine = ready(RANK, 1)
     theirs = group.exchange(dict.fromkeys(OTHERS, mine))
-    meet()
+    settle()
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -519,7 +510,7 @@ def forked() -> None:
         os._exit(0)
     values = [value(one) for one in group.exchange(dict.fromkeys(OTHERS, mine)).values()]
     tell(values=values, children=child)
-    meet()
+    settle()
     if RANK == 0:
         os.waitpid(child, 0)
         lost = until(lambda: group._peers.by_rank[1].link.ended is not None)
@@ -572,13 +563,13 @@ def nothing_left() -> None:
         pooled = torch.empty(MB, dtype=torch.float32, device=device)
     mine = filled(RANK, 32, device)
     words = torch.zeros(64, device=device)  # so that the allocator's small segment exists
-    meet()
+    settle()
     maps, files = mapped_files()
     with PeerGroup() as group:
         for _ in range(3):
             theirs = group.exchange({peer: [mine, pooled, words] for peer in OTHERS})
         tell(values=[value(all_of(theirs[peer])[0]) for peer in OTHERS], more=len(mapped_files()[0]) - len(maps))
-        meet()
+        settle()
         if RANK == 1:
             group._connector = Interrupted(group._connector)  # type: ignore[assignment]
             with contextlib.suppress(KeyboardInterrupt):

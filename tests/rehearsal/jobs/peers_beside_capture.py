@@ -8,7 +8,7 @@ import tracehook
 from tracehook.ipc import PeerGroup, PeerTensor
 from tracehook.ipc.tables import IMPORTS
 
-from common import RANK, captured_beside, filled, start, tell, until
+from common import RANK, captured_beside, filled, settle, start, tell, until
 
 OTHER = 1 - RANK
 
@@ -20,13 +20,6 @@ def born() -> torch.Tensor:
             tensor = torch.empty(32 << 18, device=device)
         return tensor.copy_(torch.full(tensor.shape, float(RANK)))
     return filled(RANK, 32, device)
-
-
-def meet() -> None:
-    """Wait for all work of both ranks."""
-    torch.cuda.synchronize()
-    dist.barrier()
-    torch.cuda.synchronize()
 
 
 def has_unmapped() -> bool:
@@ -44,10 +37,10 @@ with PeerGroup() as group:
     copied = theirs.get()
     tell(value=float(copied[0].cpu()))
     before = IMPORTS.mapped()
-    meet()
+    settle()
     with captured_beside(device):
         del mine, theirs  # each rank wants its own memory back, and the other one unmaps it
         until(has_unmapped, 10)
         tell(unmapped=before - IMPORTS.mapped())
-    meet()
+    settle()
 dist.destroy_process_group()

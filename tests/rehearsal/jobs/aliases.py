@@ -7,17 +7,15 @@ from ctypes import byref, c_int, c_size_t, c_uint64, c_ulonglong, c_void_p
 import torch
 import torch.distributed as dist
 
-from common import start, tell, tensor_at
+from common import MB, must, start, tell, tensor_at
 from driver import (
     DESCRIPTOR,
-    MB,
     Access,
     Properties,
     allocated,
     created,
     cuda,
     mapped,
-    must,
     nccl,
     peek,
     poke,

@@ -1,4 +1,4 @@
-"""CUDA's driver and runtime by ctypes, without torch, and a second process to share memory with."""
+"""CUDA's driver and runtime by ctypes, and a second process to share memory with."""
 
 import ctypes
 import json
@@ -8,7 +8,8 @@ from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_ulonglong, c_void_p
 from pathlib import Path
 
-MB = 1 << 20
+from common import MB, must
+
 UNIT = 2 * MB
 DESCRIPTOR, FABRIC = 1, 8
 READ, READ_WRITE = 1, 3
@@ -43,12 +44,6 @@ class Access(ctypes.Structure):
     """What CUmemAccessDesc is."""
 
     _fields_ = (("location_type", c_int), ("location", c_int), ("access", c_int))
-
-
-def must(status: int) -> None:
-    """End the job if CUDA's answer is no success."""
-    if status:
-        raise SystemExit(f"CUDA said {status}")
 
 
 def created(size: int = UNIT, handle_types: int = DESCRIPTOR, device: int = 0) -> c_uint64:

@@ -4,7 +4,7 @@ import ctypes
 import threading
 from ctypes import byref, c_int, c_size_t, c_ulonglong, c_void_p
 
-from common import tell
+from common import must, tell
 
 runtime = ctypes.CDLL(None)
 Function = ctypes.CFUNCTYPE(None, c_void_p)
@@ -23,19 +23,14 @@ def hears(word: str) -> object:
 WORK, LAUNCHED, DROPPED, HOST = (hears(word) for word in ("work", "launched", "dropped", "host"))
 
 
-def good(status: int) -> None:
-    if status:
-        raise SystemExit(f"the runtime said {status}")
-
-
 def new_stream() -> c_void_p:
     stream = c_void_p()
-    good(runtime.cudaStreamCreateWithFlags(byref(stream), 1))
+    must(runtime.cudaStreamCreateWithFlags(byref(stream), 1))
     return stream
 
 
 def begin(stream: c_void_p, mode: int = GLOBAL) -> None:
-    good(runtime.cudaStreamBeginCapture(stream, mode))
+    must(runtime.cudaStreamBeginCapture(stream, mode))
 
 
 def end(stream: c_void_p) -> tuple[int, c_void_p]:
@@ -67,74 +62,74 @@ def under_way(mode: int = GLOBAL) -> int:
     return answers[0]
 
 
-good(runtime.cudaFree(None))
+must(runtime.cudaFree(None))
 stream, launches = new_stream(), new_stream()
 
 begin(stream)
-good(runtime.cudaLaunchHostFunc(stream, HOST, None))
+must(runtime.cudaLaunchHostFunc(stream, HOST, None))
 enqueue(stream)
-good(runtime.cudaLaunchHostFunc(stream, HOST, None))
+must(runtime.cudaLaunchHostFunc(stream, HOST, None))
 tell(captures=[runtime.emu_stream_capturing(each) for each in (stream, launches, None)])
 status, graph = end(stream)
-good(status)
+must(status)
 tell(captured=told(), after=[runtime.emu_stream_capturing(stream), runtime.emu_capture_under_way()])
 
 instances = [c_void_p(), c_void_p()]
 for instance in instances:
-    good(runtime.cudaGraphInstantiateWithFlags(byref(instance), graph, c_ulonglong(0)))
+    must(runtime.cudaGraphInstantiateWithFlags(byref(instance), graph, c_ulonglong(0)))
 count = c_size_t()
-good(runtime.cudaGraphGetNodes(graph, None, byref(count)))
+must(runtime.cudaGraphGetNodes(graph, None, byref(count)))
 
 # Until the gate opens, a host function holds up what the launch gives its stream: the order of the words is no chance.
 gate = threading.Event()
 WAIT = Function(lambda _: gate.wait())
-good(runtime.cudaLaunchHostFunc(launches, WAIT, None))
-good(runtime.cudaGraphLaunch(instances[0], launches))
+must(runtime.cudaLaunchHostFunc(launches, WAIT, None))
+must(runtime.cudaGraphLaunch(instances[0], launches))
 at_launch = told()
 gate.set()
-good(runtime.cudaStreamSynchronize(launches))
+must(runtime.cudaStreamSynchronize(launches))
 tell(nodes=count.value, at_launch=at_launch, later=told())
 
 # One instance on two streams: the second launch comes after the first, which a host function holds up.
 gate.clear()
-good(runtime.cudaLaunchHostFunc(launches, WAIT, None))
-good(runtime.cudaGraphLaunch(instances[0], launches))
-good(runtime.cudaGraphLaunch(instances[0], stream))
+must(runtime.cudaLaunchHostFunc(launches, WAIT, None))
+must(runtime.cudaGraphLaunch(instances[0], launches))
+must(runtime.cudaGraphLaunch(instances[0], stream))
 held = [runtime.cudaStreamQuery(each) for each in (launches, stream)]
 started = told()
 gate.set()
-good(runtime.cudaStreamSynchronize(stream))
+must(runtime.cudaStreamSynchronize(stream))
 tell(held=held, started=started, both=told())
 
-good(runtime.cudaGraphDestroy(graph))
-good(runtime.cudaGraphExecDestroy(instances[0]))
+must(runtime.cudaGraphDestroy(graph))
+must(runtime.cudaGraphExecDestroy(instances[0]))
 kept = told()
 gate.clear()
-good(runtime.cudaLaunchHostFunc(launches, WAIT, None))
-good(runtime.cudaGraphLaunch(instances[1], launches))
-good(runtime.cudaGraphExecDestroy(instances[1]))
+must(runtime.cudaLaunchHostFunc(launches, WAIT, None))
+must(runtime.cudaGraphLaunch(instances[1], launches))
+must(runtime.cudaGraphExecDestroy(instances[1]))
 in_flight = told()
 gate.set()
-good(runtime.cudaStreamSynchronize(launches))
+must(runtime.cudaStreamSynchronize(launches))
 tell(kept=kept, in_flight=in_flight, gone=told(), again=runtime.cudaGraphExecDestroy(instances[1]))
 
 # An object of the program that a graph holds, and then only an instance of it.
 KEPT = hears("gone")
 held_object, own_object = c_void_p(), c_void_p()
 begin(stream)
-good(runtime.cudaLaunchHostFunc(stream, HOST, None))
+must(runtime.cudaLaunchHostFunc(stream, HOST, None))
 graph = end(stream)[1]
 for place in (held_object, own_object):
-    good(runtime.cudaUserObjectCreate(byref(place), None, KEPT, 1, 1))
-good(runtime.cudaGraphRetainUserObject(graph, held_object, 1, 1))  # its only reference goes over
-good(runtime.cudaGraphRetainUserObject(graph, own_object, 1, 0))
+    must(runtime.cudaUserObjectCreate(byref(place), None, KEPT, 1, 1))
+must(runtime.cudaGraphRetainUserObject(graph, held_object, 1, 1))  # its only reference goes over
+must(runtime.cudaGraphRetainUserObject(graph, own_object, 1, 0))
 instance = c_void_p()
-good(runtime.cudaGraphInstantiateWithFlags(byref(instance), graph, c_ulonglong(0)))
-good(runtime.cudaGraphDestroy(graph))
+must(runtime.cudaGraphInstantiateWithFlags(byref(instance), graph, c_ulonglong(0)))
+must(runtime.cudaGraphDestroy(graph))
 too_many = runtime.cudaUserObjectRelease(own_object, 9)
-good(runtime.cudaUserObjectRelease(own_object, 1))
+must(runtime.cudaUserObjectRelease(own_object, 1))
 with_instance = told()
-good(runtime.cudaGraphExecDestroy(instance))
+must(runtime.cudaGraphExecDestroy(instance))
 tell(too_many=too_many, with_instance=with_instance, without=told(), twice=runtime.cudaUserObjectRelease(own_object, 1))
 
 # Who is told of a capture, and what the end of a spoilt one says.
@@ -142,7 +137,7 @@ modes = {}
 for mode in (GLOBAL, THREAD_LOCAL, RELAXED):
     begin(stream, mode)
     modes[mode] = [runtime.emu_capture_under_way(), *(under_way(own) for own in (GLOBAL, THREAD_LOCAL, RELAXED))]
-    good(end(stream)[0])
+    must(end(stream)[0])
 tell(modes=[modes[mode] for mode in (GLOBAL, THREAD_LOCAL, RELAXED)])
 
 begin(stream)
@@ -158,13 +153,13 @@ forbidden = runtime.cudaMalloc(byref(pointer), c_size_t(4096))
 tell(malloc=[forbidden == UNSUPPORTED, end(stream)[0] == INVALIDATED])
 begin(stream)
 exchanged = c_int(RELAXED)
-good(runtime.cudaThreadExchangeStreamCaptureMode(byref(exchanged)))
-good(runtime.cudaMalloc(byref(pointer), c_size_t(4096)))
-good(runtime.cudaThreadExchangeStreamCaptureMode(byref(exchanged)))
+must(runtime.cudaThreadExchangeStreamCaptureMode(byref(exchanged)))
+must(runtime.cudaMalloc(byref(pointer), c_size_t(4096)))
+must(runtime.cudaThreadExchangeStreamCaptureMode(byref(exchanged)))
 tell(relaxed=[exchanged.value, end(stream)[0]])
 
 begin(stream)
 runtime.emu_stream_enqueue(stream, WORK, None)
 tell(unrepeatable=end(stream)[0] == INVALIDATED)
-good(runtime.cudaStreamSynchronize(stream))
+must(runtime.cudaStreamSynchronize(stream))
 tell(once=told())

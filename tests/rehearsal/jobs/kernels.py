@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable
 from ctypes import byref, c_int, c_uint, c_uint64, c_void_p
 
-from common import tell
-from driver import cuda, must, new_stream, runtime
+from common import must, tell
+from driver import cuda, new_stream, runtime
 
 CODE = b"any code"
 SHAPE = [c_uint(4), c_uint(1), c_uint(1), c_uint(32), c_uint(1), c_uint(1), c_uint(0)]

@@ -7,7 +7,7 @@ import signal
 import sys
 from ctypes import byref, c_size_t, c_void_p
 
-from common import tell
+from common import must, tell
 from driver import (
     DESCRIPTOR,
     FABRIC,
@@ -23,7 +23,6 @@ from driver import (
     exported,
     left,
     mapped,
-    must,
     peek,
     poke,
     retained,

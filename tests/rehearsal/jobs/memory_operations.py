@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_ulonglong, c_void_p
 
-from common import tell
+from common import must, tell
 from driver import (
     AT_LEAST,
     COMMON_BIT,
@@ -24,7 +24,6 @@ from driver import (
     cuda,
     exported,
     mapped,
-    must,
     new_stream,
     peek,
     poke,

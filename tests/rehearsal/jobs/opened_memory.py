@@ -8,8 +8,8 @@ import time
 from ctypes import byref, c_uint, c_void_p
 from pathlib import Path
 
-from common import tell
-from driver import MB, UNIT, Link, Other, allocated, created, cuda, mapped, must, nccl, peek, poke, runtime
+from common import MB, must, tell
+from driver import UNIT, Link, Other, allocated, created, cuda, mapped, nccl, peek, poke, runtime
 
 
 class Handle(ctypes.Structure):

@@ -39,7 +39,7 @@ def memory_of(kind: str) -> int:
     else:
         handle = driver.created(SIZE, driver.DESCRIPTOR if kind == "exportable" else 0, RANK)
         address = driver.mapped(handle, SIZE, device=RANK)
-        driver.must(driver.cuda.cuMemRelease(handle))
+        must(driver.cuda.cuMemRelease(handle))
         return address
     return pointer.value or 0
 

@@ -5,8 +5,8 @@ import sys
 import torch
 import torch.distributed as dist
 
-from common import tell, tensor_at
-from driver import Link, Other, cuda, exported, extent, left, mapped, must, retained, taken, unmapped
+from common import must, tell, tensor_at
+from driver import Link, Other, cuda, exported, extent, left, mapped, retained, taken, unmapped
 from opened_memory import close_memory, handle_of, opened
 
 COUNT = 1 << 20

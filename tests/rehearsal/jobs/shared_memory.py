@@ -7,11 +7,10 @@ import sys
 import threading
 from ctypes import byref, c_int, c_size_t, c_void_p
 
-from common import tell
+from common import MB, must, tell
 from driver import (
     DESCRIPTOR,
     FABRIC,
-    MB,
     UNIT,
     Link,
     Other,
@@ -24,7 +23,6 @@ from driver import (
     extent,
     left,
     mapped,
-    must,
     nccl,
     peek,
     poke,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -238,11 +239,13 @@ class CollectiveSteps(Player):
             each.result()
 
     def beside(self, at: int, step: Step, group: Any) -> None:
-        """Make a tensor in a scope of one group while another thread uses another group."""
+        """Make a tensor in a scope while another thread uses a group, perhaps the same one."""
+        groups = [self.groups["world"], self.groups["twin"]] if "both" in step.how else group
         with ThreadPoolExecutor(1) as thread:
             begun = thread.submit(self._sums, at, step.second, step.tensors[1]) if self.is_in(step.second) else None
+            time.sleep((at + RANK) % 2 * 0.02)  # so that the ranks come to both in another order
             if self.is_in(step.group):
-                with tracehook.symmetric(group):
+                with tracehook.symmetric(groups):
                     self.tensors[step.tensors[0]] = torch.empty(step.sizes[0], device=device)
         if begun is not None:
             begun.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -39,9 +40,18 @@ class Diverging(Run):
         assert found is not None
         self.divergence = found
 
+    def play(self) -> None:
+        """Take every step, and compare what was used."""
+        super().play()
+        tracehook.sync(list(self.groups.values()))
+
     def take(self, at: int, step: Step) -> None:
         """Take a step, or do something else."""
         kind = self.divergence.kind
+        if kind == "known" and at == self.divergence.at and self.is_in(step.group):  # of both, to all
+            for number in (*step.tensors, self.divergence.other):
+                plain = dataclasses.replace(step, tensors=(number,), how=frozenset())
+                self.all_reduce(at, plain, self.groups[step.group])
         if self.divergence.rank != RANK or at not in (self.divergence.at, self.divergence.at + (kind == "swap")):
             super().take(at, step)
         else:
@@ -86,6 +96,19 @@ class Diverging(Run):
         self.all_reduce(at, step, group)
         self.tensors[number] = mine
 
+    def other(self, at: int, step: Step, group: Any) -> None:  # noqa: ARG002
+        """Use another tensor."""
+        number = step.tensors[0]
+        mine = self.tensors[number]
+        self.tensors[number] = self.tensors[self.divergence.other][: mine.numel()]
+        super().take(at, step)
+        self.tensors[number] = mine
+
+    known = other
+
+    def forgets(self, at: int, step: Step, group: Any) -> None:
+        """Do nothing."""
+
     def count(self, at: int, step: Step, group: Any) -> None:
         """Use half of a tensor."""
         number = step.tensors[0]
@@ -104,6 +127,12 @@ class Diverging(Run):
         with tracehook.symmetric(group):
             made = [torch.empty(size, device=device) for size in step.sizes]
             del made
+            raise OnPurpose
+
+    def fails(self, at: int, step: Step, group: Any) -> None:
+        """Leave a scope by an exception, and go on with what it made."""
+        with contextlib.suppress(OnPurpose), tracehook.symmetric(group):
+            self.skip(at, step, group)
             raise OnPurpose
 
     def leaves(self, at: int, step: Step, group: Any) -> None:  # noqa: ARG002

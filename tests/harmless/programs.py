@@ -9,6 +9,7 @@ from launch_settings import ROUND
 
 MOST_STEPS = 12
 SIZES = (1000, 1000, 1 << 16, 1 << 18, 1 << 19, 1 << 20)
+LARGE = 3 << 20  # has a segment, and so a window, of its own
 HOW_CAPTURE = ("sent", "gathered", "broadcast")  # with the tensor of a scope on one side only
 HOW_SCOPE = ("nested", "task", "ordinary first", "thread", "generator", "inside another", "both", "for graphs")
 HOW_REDUCE = ("async", "thread", "side stream", "out of place", "functional", "helper", "other group", "operator")
@@ -155,7 +156,7 @@ class _Draw:
             self.add(kind, group, sizes=(self.chance.choice((64, 1 << 18)),), how=how)
 
     def rare(self) -> None:
-        kinds = ["capture", "capture", "replay", "own", "own", "threads", "threads", "beside"]
+        kinds = ["capture", "capture", "replay", "own", "own", "threads", "threads", *["beside"] * 4]
         kind = self.chance.choice(kinds + ["fsdp"] * 4 * self.has_layers)
         group, size = self.any_group(), self.chance.choice(SIZES)
         if kind == "capture":
@@ -177,7 +178,7 @@ class _Draw:
         elif kind == "threads":
             self.threads()
         else:
-            self.beside(size)
+            self.beside()
 
     def threads(self) -> None:
         """Two threads use a tensor each, in groups of their own."""
@@ -188,14 +189,17 @@ class _Draw:
             (group, size), (twin, more) = self.live[first], self.live[second]
             self.add("threads", group, tensors=(first, second), sizes=(size, more), second=twin)
 
-    def beside(self, size: int) -> None:
-        """One thread makes a tensor in a scope of a group, and another one uses a tensor in another group."""
+    def beside(self) -> None:
+        """One thread makes a tensor in a scope, and another one uses a tensor, perhaps in the same group."""
         used = self.chance.choice(list(self.live))
-        twin, more = self.live[used]
-        group = self.chance.choice([name for name in self.program.groups if name != twin])
-        number = self.number()
+        uses, more = self.live[used]
+        if uses in ("world", "twin"):  # of its scope, or another one of the same ranks
+            uses = self.chance.choice(("world", "twin"))
+        group, number = self.chance.choice((uses, self.any_group())), self.number()
+        size = self.chance.choice((more, LARGE))
         self.live[number] = group, size
-        self.add("beside", group, tensors=(number, used), sizes=(size, more), second=twin)
+        how = self.some(("both",), 0.3) if group in ("world", "twin") else frozenset()
+        self.add("beside", group, tensors=(number, used), sizes=(size, more), second=uses, how=how)
 
     def __call__(self) -> Program:
         self.scope()

@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import divergences
@@ -17,7 +19,7 @@ import launch_settings
 import programs
 import pytest
 import torch
-from divergences import KINDS, NOTICED
+from divergences import ALIKE, KINDS, NOTICED
 from launch_settings import OF_TORCH, ROUND
 from support.audits import CLEAN, Audit
 from support.rehearsal import ON_DEVICES, Rehearsal, rehearse
@@ -28,6 +30,7 @@ SEEDS = int(os.environ.get("HARMLESS_SEEDS", "200"))
 FIRST = int(os.environ.get("HARMLESS_FROM", "0"))
 PLANTED = int(os.environ.get("HARMLESS_PLANTED", "1"))
 DEVICES = torch.cuda.device_count() if ON_DEVICES else 3
+WRONG = "], not ["  # in what a rank says of results
 OF_SURROUNDINGS = (" differs: ", " so nothing is compared", " yet; ")  # guards that differ, and short patience
 START = """
 import os, sys, runpy
@@ -102,10 +105,23 @@ def seeds_of(kind: str) -> list[tuple[int, int]]:
     raise AssertionError
 
 
+def not_told_to_all(told: Iterable[str]) -> list[str]:
+    """Return the mismatches that some ranks of a group raised and others did not: those who compare come to one end."""
+    found = Counter(
+        text[text.find("communicator ") :].partition("; no")[0]  # what follows is the same, or is about this rank
+        for text in told
+        if ALIKE in text
+    )
+    about = re.compile(r"\(group \S+, (?:(\d+) ranks|ranks ([\d, ]+))\)")
+    groups = {text: about.search(text) for text in found}
+    sizes = {text: group and int(group[1] or len(group[2].split(","))) for text, group in groups.items()}
+    return [text for text, size in sizes.items() if not size or found[text] % size]
+
+
 @pytest.mark.timeout(130 * PLANTED)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_planted_difference_is_named(tmp_path: Path, kind: str) -> None:
-    """One rank does something else: some rank says so, no wrong result is without a word, and every process ends."""
+    """One rank does something else: all who compare say so, no wrong result is without a word, every process ends."""
     for seed, ranks in seeds_of(kind):
         folder = tmp_path / str(seed)
         folder.mkdir()
@@ -117,4 +133,7 @@ def test_a_planted_difference_is_named(tmp_path: Path, kind: str) -> None:
         assert not run.finished.late, about
         assert run.finished.orphans == 0, about
         is_well = [facts.get("failures") for facts in told] == [{}] * ranks
+        assert not_told_to_all(text for facts in told for text in facts.get("announced", {}).values()) == [], about
+        wrong = any(WRONG in text for facts in told for seen in facts.get("failures", {}).values() for text in seen)
+        assert not wrong or kind == "known" or "abort" in said, about  # what is new is compared before
         assert re.search(KINDS[kind], said) or (is_well and kind not in NOTICED), about

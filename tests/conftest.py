@@ -17,7 +17,6 @@ APART = (
     "failing/",
     "harmless/",
     "rehearsal/test_killed_often.py",
-    "rehearsal/test_random_schedule.py",
 )
 # What takes longest comes first, so that no process is left with it at the end; short tests that stand apart come last.
 ORDER = (
@@ -26,7 +25,6 @@ ORDER = (
     "harmless/",
     "audit/test_any_damage.py",
     "rehearsal/test_peers.py",
-    "rehearsal/test_random_schedule.py",
     "integration/test_commands.py",
     "integration/test_activation.py",
     "rehearsal/test_lives_of_nccl2.py",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from common import RANK
+from common import RANK, until
 from player import Player, device, value
 
 import tracehook
@@ -242,7 +242,12 @@ class CollectiveSteps(Player):
         """Make a tensor in a scope while another thread uses a group, perhaps the same one."""
         groups = [self.groups["world"], self.groups["twin"]] if "both" in step.how else group
         with ThreadPoolExecutor(1) as thread:
-            begun = thread.submit(self._sums, at, step.second, step.tensors[1]) if self.is_in(step.second) else None
+            begun = None
+            if self.is_in(step.second):
+                backend = self.groups[step.second]._get_backend(device)
+                begun = thread.submit(self._sums, at, step.second, step.tensors[1])
+                # A scope that makes the communicator does so beside no collective that begins later.
+                until(lambda: begun.done() or backend._get_sequence_number_for_group())
             time.sleep((at + RANK) % 2 * 0.02)  # so that the ranks come to both in another order
             if self.is_in(step.group):
                 with tracehook.symmetric(groups):

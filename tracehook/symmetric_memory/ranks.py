@@ -357,7 +357,7 @@ class GroupRanks:
         if found is None and not self.was_made():
             self._make_communicator()
             found = self.communicator()
-        elif found is not None and not self._is_connected and self._may_be_new(found):
+        elif found is not None and not self._is_connected and self._is_made_late():
             self._agreement_to_connect().answer([[_BEGUN]], self.timeout)
         self._is_connected = True
         if found is None:
@@ -382,12 +382,9 @@ class GroupRanks:
         if not groups.communicator_pointer(self.facts):
             groups.make_communicator(self.group(), self.facts)
 
-    def _may_be_new(self, found: _core.Communicator) -> bool:
-        """Whether another thread's collective may have made the communicator, so that other ranks lack it still."""
-        if not self.is_of_torch or self.facts.ranks == 1 or groups.is_made_with_group(self.group(), self.facts):
-            return False
-        found.note_caller()
-        return found.several_callers or not found.calls_begun
+    def _is_made_late(self) -> bool:
+        """Whether other ranks may lack the communicator still, for one of their threads has to make it."""
+        return self.is_of_torch and self.facts.ranks > 1 and not groups.is_made_with_group(self.group(), self.facts)
 
     def was_made(self) -> bool:
         """Whether the group had a communicator, as far as can be told: torch would make another one, for nobody."""

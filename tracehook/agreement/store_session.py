@@ -105,10 +105,7 @@ class StoreSessions:
         if found is not None:
             return found
         base = below(store)
-        try:
-            name = token(base)
-        except RuntimeError:  # once broken, a connection stays so
-            name = token(cloned_store(base))
+        name = token(base)
         had_groups = any_exists()
         made: StoreSession | None = None
         while True:

@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch.distributed import ProcessGroup
 
@@ -62,6 +63,7 @@ class GroupRanks:
         self._pointer = 0  # of the communicator, as torch told it last
         self._had_one = False  # a communicator
         self._is_apart = False
+        self._at_store: tuple[Any, str] | None = None  # the group's store, and what its ranks call it
         self._connecting: Agreement | None = None
         self._is_connected = False  # it came to its communicator once, together with the other ranks
         self._plans: Agreement | None = None
@@ -211,7 +213,10 @@ class GroupRanks:
 
     def _name_at_store(self) -> str:
         """Return what the ranks call the group while it has no communicator: after its store, with its prefixes."""
-        return f"{attempt()}{token(self.facts.store)}" if self.facts.ranks > 1 else attempt()
+        store = self.facts.store
+        if self.facts.ranks > 1 and (self._at_store is None or self._at_store[0] is not store):
+            self._at_store = store, token(store)
+        return f"{attempt()}{self._at_store[1] if self._at_store else ''}"
 
     def _agreement(self, name: str, session: StoreSession | None, follower: RanksFollower | None = None) -> Agreement:
         """Begin a sequence of rounds there; None: this rank is alone. An older one may have had this name."""

@@ -148,7 +148,11 @@ def token(store: Store) -> str:
     """Return a name that all who use `store`, with its prefixes, get alike, and nobody else."""
     # Not uuid: a program may have it draw the same numbers again, from its own generator. On a connection of our own: a
     # thread of the program may wait on that of the program, or it is broken.
-    standing: bytes = cloned_store(store).compare_set("tracehook/token", "", os.urandom(16).hex())
+    wish = "tracehook/token", "", os.urandom(16).hex()
+    try:
+        standing: bytes = cloned_store(store).compare_set(*wish)
+    except RuntimeError:  # perhaps of the connection alone; it may be made twice
+        standing = cloned_store(store).compare_set(*wish)
     return standing.decode()
 
 

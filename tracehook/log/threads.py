@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _thread
 import functools
 import os
@@ -47,8 +48,10 @@ class Thread:
             _living.discard(self)
             raise
         finally:
-            _thread.stack_size(stack)
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            try:  # of C: where a function of Python begins, a handler may raise
+                _signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            finally:
+                _thread.stack_size(stack)
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until it has ended, `timeout` seconds at most."""

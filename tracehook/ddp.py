@@ -17,7 +17,7 @@ from tracehook.symmetric_memory.scope import NO_SCOPE
 if TYPE_CHECKING:
     from torch import nn
 
-# Reducers that have a hook. A copy of a model has a reducer of its own. A second hook would never remove itself.
+# Reducers to which this module added a hook. Each copy of a model has its own reducer. Only one hook removes itself.
 _served: weakref.WeakSet[Any] = weakref.WeakSet()
 
 

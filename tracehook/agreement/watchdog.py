@@ -281,7 +281,7 @@ class Watchdog:
         """Do what there is to do each second; return the connection to go on with."""
         with self._changed:
             over = {key: subject for key, subject in self._subjects.items() if subject.is_over()}
-        if over and self._is_left():
+        if over:
             # Perhaps the store has ended, and at a connection that it had torch would write a long warning.
             store = self._connected()
         for key, subject in over.items():

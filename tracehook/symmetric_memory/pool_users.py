@@ -80,13 +80,12 @@ class PoolUsers:
         """
         with self._lock:
             self._drop_unused()
-            devices, self._unemptied = self._unemptied, set()
+            devices = set(self._unemptied)
         emptied = {device for device in devices if self._pools.give_up(device)}
         if emptied:
             _core.release_idle()
-        if emptied != devices:
             with self._lock:
-                self._unemptied |= devices - emptied
+                self._unemptied -= emptied
 
     def end_soon(self) -> None:
         """At exit: look no more."""

@@ -23,7 +23,7 @@ struct Forgotten {
 
 // Here and not in Python, where a signal's handler may raise between any two lines: a pool that is
 // in neither list keeps its memory for ever.
-class List {
+class ForgottenPools {
   public:
     void add(const Forgotten& pool) {
         const std::lock_guard guard(mutex_);
@@ -47,13 +47,13 @@ class List {
 };
 
 // Both live on: threads may come after the exit has begun.
-List& replaced() {
-    static auto* const one = new List;
+ForgottenPools& replaced() {
+    static auto* const one = new ForgottenPools;
     return *one;
 }
 
-List& dropped() { // of these torch has some memory still
-    static auto* const one = new List;
+ForgottenPools& dropped() { // of these torch has some memory still
+    static auto* const one = new ForgottenPools;
     return *one;
 }
 

@@ -134,8 +134,11 @@ std::int64_t PoolScope::ends(std::size_t index) const {
     if (several_threads_) {
         return kUnknown;
     }
-    const bool is_known = index < communicators_.size() && communicators_[index];
-    return is_known ? communicators_[index]->table().ends() : ends_;
+    if (index >= communicators_.size()) {
+        return ends_;
+    }
+    const std::optional<BoundCommunicator>& communicator = communicators_[index];
+    return communicator ? communicator->table().ends() : ends_;
 }
 
 std::vector<std::uint64_t> PoolScope::leave() {

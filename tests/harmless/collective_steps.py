@@ -39,7 +39,7 @@ class CollectiveSteps(Player):
         """Sum a tensor of a scope."""
         group = self._used(step, group)
         tensor = self.source(at, step)
-        torch.cuda.synchronize()
+        torch.cuda.current_stream().synchronize()  # the device would wait for other threads
         if "out of place" in step.how:
             tensor = tensor.clone()
         if "functional" in step.how:
@@ -254,3 +254,23 @@ class CollectiveSteps(Player):
                     self.tensors[step.tensors[0]] = torch.empty(step.sizes[0], device=device)
         if begun is not None:
             begun.result()
+
+    def crowd(self, at: int, step: Step, group: Any) -> None:  # noqa: ARG002
+        """Take the steps of several threads, each with its group. Threads whose groups share a pool take turns."""
+        streams = [torch.cuda.Stream(device) for _ in step.lanes]
+
+        def play(lane: tuple[Step, ...], stream: torch.cuda.Stream) -> None:
+            torch.cuda.set_device(device)
+            stream.wait_stream(torch.cuda.default_stream(device))
+            with torch.cuda.stream(stream):
+                for each in lane:
+                    time.sleep(each.late[RANK] if each.late else 0.0)
+                    self.take(at, each)
+            stream.synchronize()
+
+        takes_turns = self.around.policy == "shared"
+        lanes = zip(step.lanes, streams, strict=True)
+        with ThreadPoolExecutor(1 if takes_turns else len(step.lanes)) as threads:
+            begun = [threads.submit(play, *each) for each in lanes]
+        for each in begun:
+            each.result()

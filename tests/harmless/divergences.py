@@ -100,9 +100,8 @@ def _can(kind: str, steps: list[Step], at: int, step: Step) -> bool:
         case "memory":
             return step.kind == "all_reduce" and HAS_NO_WINDOW.isdisjoint(step.how)
         case "count":  # at the first sum of this tensor: later on nobody compares numbers of elements
-            summed = {
-                number for other in steps[:at] if other.kind in ("all_reduce", "start") for number in other.tensors
-            }
+            sums = ("all_reduce", "start", "threads", "beside", "crowd")
+            summed = {number for other in steps[:at] if other.kind in sums for number in other.tensors}
             return step.kind == "all_reduce" and HAS_NO_WINDOW.isdisjoint(step.how) and summed.isdisjoint(step.tensors)
         case "group":
             return step.kind == "all_reduce" and step.group in ("world", "twin") and "functional" not in step.how

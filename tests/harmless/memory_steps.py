@@ -122,7 +122,8 @@ class MemorySteps(Player):
     def ask(self, at: int, step: Step, group: Any) -> None:  # noqa: ARG002
         """Ask what no other rank hears of."""
         tracehook.status()
-        for tensor in self.tensors.values():
+        for number in step.tensors:
+            tensor = self.tensors[number]
             tracehook.is_symmetric(tensor, group)
             tracehook.explain(tensor, group, operation="all_reduce")
 

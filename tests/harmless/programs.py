@@ -17,6 +17,9 @@ OTHERS = (
     *("free", "flight", "flight", "plain", "barrier", "trim"),
     *("sync", "empty_cache", "reserve", "restart", "ask"),
 )
+OTHERS_IN_LANES = ("free", "plain", "barrier", "sync", "reserve", "ask")
+# What two threads cannot both do: they have one side stream, one pair of workers, and one twin of each group.
+NOT_IN_LANES = frozenset({"side stream", "thread", "other group", "inside another", "both", "ordinary first"})
 LATE = (0.0, 0.0, 0.015, 0.03)  # seconds; the short patience of surroundings.py is over before
 
 
@@ -36,6 +39,7 @@ class Step:
     how: frozenset[str] = frozenset()
     late: tuple[float, ...] = ()
     second: str = ""
+    lanes: tuple[tuple[Step, ...], ...] = ()
 
 
 @dataclass
@@ -76,11 +80,13 @@ class _Draw:
         self.live: dict[int, tuple[str, int]] = {}  # tensors: group, elements
         self.under_way: dict[int, tuple[str, int]] = {}  # tensors that a collective uses meanwhile
         self.graphs: dict[int, tuple[str, int]] = {}
+        self.lane_of = ""  # the group of the lane that is drawn
 
     # --- chances ---
 
     def some(self, what: tuple[str, ...], chance: float) -> frozenset[str]:
-        return frozenset(each for each in what if self.chance.random() < chance)
+        drawn = frozenset(each for each in what if self.chance.random() < chance)
+        return drawn - NOT_IN_LANES if self.lane_of else drawn
 
     def late(self) -> tuple[float, ...]:
         if self.chance.random() < 0.8:
@@ -91,7 +97,7 @@ class _Draw:
         self.program.steps.append(Step(kind, group, late=self.late(), **more))  # type: ignore[arg-type]
 
     def any_group(self) -> str:
-        return self.chance.choice(list(self.program.groups))
+        return self.lane_of or self.chance.choice(list(self.program.groups))
 
     def number(self) -> int:
         self.made += 1
@@ -121,6 +127,7 @@ class _Draw:
             return
         kinds = ["all_gather", "reduce_scatter", "broadcast", "all_to_all", "reduce", "ring", "start", "send", "send"]
         kind = self.chance.choice(kinds + ["dtensor", "dtensor"] * self.has_layers)
+        kind = "ring" if kind == "start" and self.lane_of else kind
         places = tuple(self.chance.sample(range(self.ranks), min(2, self.ranks)))
         how = self.some(("async", "drop", "in place", "side stream"), 0.4)
         if kind in ("broadcast", "ring", "send"):
@@ -138,7 +145,7 @@ class _Draw:
         self.add("finish", group, tensors=(number,), sizes=(size,))
 
     def other(self) -> None:
-        kind = self.chance.choice(OTHERS)
+        kind = self.chance.choice(OTHERS_IN_LANES if self.lane_of else OTHERS)
         if kind in ("free", "flight"):
             number = self.chance.choice(list(self.live))
             group, _ = self.live.pop(number)
@@ -153,10 +160,11 @@ class _Draw:
             # Ranks that trim a subgroup alone have other memory afterwards.
             group = self.chance.choice(("world", "twin")) if kind in ("empty_cache", "trim") else self.any_group()
             how = self.some(("graph", "gather", "exchange", "pass on"), 0.3)
-            self.add(kind, group, sizes=(self.chance.choice((64, 1 << 18)),), how=how)
+            asked = tuple(number for number, (its, _) in self.live.items() if its == group) if kind == "ask" else ()
+            self.add(kind, group, tensors=asked, sizes=(self.chance.choice((64, 1 << 18)),), how=how)
 
     def rare(self) -> None:
-        kinds = ["capture", "capture", "replay", "own", "own", "threads", "threads", *["beside"] * 4]
+        kinds = ["capture", "capture", "replay", "own", "own", "threads", "threads", *["beside"] * 4, *["crowd"] * 4]
         kind = self.chance.choice(kinds + ["fsdp"] * 4 * self.has_layers)
         group, size = self.any_group(), self.chance.choice(SIZES)
         if kind == "capture":
@@ -175,10 +183,8 @@ class _Draw:
             self.add(kind, self.chance.choice(("world", "twin")), how=self.some(("sum", "train"), 0.5))
         elif kind == "own":
             self.add(kind, "world", sizes=(size,), how=self.some(("kept", "abort", "twice"), 0.3))
-        elif kind == "threads":
-            self.threads()
         else:
-            self.beside()
+            getattr(self, kind)()
 
     def threads(self) -> None:
         """Two threads use a tensor each, in groups of their own."""
@@ -200,6 +206,26 @@ class _Draw:
         self.live[number] = group, size
         how = self.some(("both",), 0.3) if group in ("world", "twin") else frozenset()
         self.add("beside", group, tensors=(number, used), sizes=(size, more), second=uses, how=how)
+
+    def crowd(self) -> None:
+        """Two or three threads, each with a group: they make tensors in scopes, use them, and free them."""
+        names = list(self.program.groups)
+        lanes = [self.lane(name) for name in self.chance.sample(names, min(len(names), self.chance.choice((2, 2, 3))))]
+        touched = sorted({number for lane in lanes for step in lane for number in step.tensors})
+        self.add("crowd", "world", tensors=tuple(touched), lanes=tuple(lanes))
+
+    def lane(self, group: str) -> tuple[Step, ...]:
+        """Draw the steps of one thread."""
+        steps, live = self.program.steps, self.live
+        self.program.steps, self.lane_of = [], group
+        self.live = {number: found for number, found in live.items() if found[0] == group}
+        others = {number: found for number, found in live.items() if found[0] != group}
+        for _ in range(self.chance.randint(2, 5)):
+            act = self.chance.choices((self.scope, self.use, self.other), (3, 5, 2))[0]
+            (act if self.live else self.scope)()
+        drawn, self.program.steps, self.lane_of = tuple(self.program.steps), steps, ""
+        self.live |= others
+        return drawn
 
     def __call__(self) -> Program:
         self.scope()

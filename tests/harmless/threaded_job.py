@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import faulthandler
+import itertools
 import os
 import sys
 import threading
@@ -146,12 +147,14 @@ def play(seed: int) -> list[str]:
     memory._settings = dataclasses.replace(service().settings, timeout=around.patience)
     sys.setswitchinterval(around.switch)
     program = programs.draw(seed, RANKS)
-    # The tensor that a `beside` makes is made in a plain scope here.
+    # A rank has one thread here: the lanes of a `crowd` come one after the other.
+    steps = [each for step in program.steps for each in (itertools.chain(*step.lanes) if step.lanes else (step,))]
+    # The tensor that a `beside` makes is made in a plain scope.
     program.steps = [
         dataclasses.replace(step, kind="scope", tensors=step.tensors[:1], sizes=step.sizes[:1])
         if step.kind == "beside"
         else step
-        for step in program.steps
+        for step in steps
     ]
     names = {name: UniqueId() for name in ("world", "twin")}
     for unique in names.values():

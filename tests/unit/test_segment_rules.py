@@ -80,6 +80,14 @@ def test_a_package_that_has_none_is_one_line(offered, why):
     assert why in said[0]
 
 
+def test_where_nothing_is_registered_only_a_wrong_name_is_said():
+    """The program's no to NCCL changes nothing there; a name that nobody has is a mistake everywhere."""
+    said: list[str] = []
+    rules = rules_of(("mine",), {"NCCL_LOCAL_REGISTER": "0"}, said.append, registers=False)
+    assert [rule.name for rule in rules[2:]] == ["NCCL_LOCAL_REGISTER=0"]
+    assert [line.partition(":")[0] for line in said] == ["SYMM_REGISTER_SEGMENTS=mine leaves nothing out"]
+
+
 def test_rules_beyond_what_the_native_side_takes_are_one_line():
     """The log has a bit for each rule."""
     said: list[str] = []

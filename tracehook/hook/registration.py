@@ -39,7 +39,7 @@ def choose_rules(config: Settings) -> list[SegmentRule]:
     registers = config.local == "all" or (config.local in ("auto", "own") and config.memory == "vmm")
     ours = _FOR_NCCL if _sets_for_nccl(config) else _set_for_nccl
     theirs = {name: value for name, value in os.environ.items() if name not in ours}
-    _rules[:] = segment_rules.rules_of(config.segments, theirs, warn if registers else lambda _: None)
+    _rules[:] = segment_rules.rules_of(config.segments, theirs, warn, registers=registers)
     return _rules
 
 

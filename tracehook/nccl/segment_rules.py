@@ -96,12 +96,16 @@ ALWAYS = SegmentRule(NO_PAUSABLE, LeaveOut(memories=("pausable",)))
 
 
 def rules_of(
-    chosen: Sequence[str], environment: Mapping[str, str], say: Callable[[str], object], offered: Iterable[Any] = ()
+    chosen: Sequence[str],
+    environment: Mapping[str, str],
+    say: Callable[[str], object],
+    offered: Iterable[Any] = (),
+    registers: bool = True,
 ) -> list[SegmentRule]:
     """Return all rules, by position: those of the setting, of installed packages, and of the program's no to NCCL.
 
-    `say` gets a line for each package that has none, and for each no. `offered`: entry points in place of the
-    installed ones.
+    `say` gets a line for each name of the setting that is no rule, and for each no if this process registers
+    segments. `offered`: entry points in place of the installed ones.
     """
     rules = [ALWAYS]
     if OWN_ALLOCATORS not in chosen:
@@ -118,8 +122,9 @@ def rules_of(
                 text = shorten(" ".join(traceback.format_exception_only(problem)), 300)
                 say(f"SYMM_REGISTER_SEGMENTS={name} leaves nothing out: {text}")
     for refusal in refusals(environment):
-        say(f"{refusal.name} is set, so tracehook leaves out {_WHAT[refusal.name]}, too")
         rules.append(refusal)
+        if registers:
+            say(f"{refusal.name} is set, so tracehook leaves out {_WHAT[refusal.name]}, too")
     if len(rules) > _MOST + 1:
         say(f"tracehook follows {_MOST} rules for segments, and leaves the others of {len(rules) - 1} unread")
     return rules[: _MOST + 1]

@@ -6,6 +6,8 @@ Each rank's device takes its own time, drawn from the seed and the rank; the pro
 import ctypes
 import random
 import sys
+import threading
+import time
 from collections.abc import Iterator
 
 import torch
@@ -109,6 +111,24 @@ def other_thread() -> None:
         reduced(held[0])
         used_beside(held[0])
         together(held.clear)
+
+
+def scopes_beside() -> None:
+    """Another thread is in and out of scopes of a group of its own, for as long as each rank takes."""
+    twin = dist.new_group()
+    is_over = threading.Event()
+
+    def make() -> None:
+        torch.cuda.set_device(device)
+        while not is_over.is_set():
+            with tracehook.symmetric(twin):
+                time.sleep(device_time.choice([0.0, 0.004, 0.012]))
+
+    beside = threading.Thread(target=make)
+    beside.start()
+    side_stream()
+    is_over.set()
+    beside.join()
 
 
 def nested() -> None:

@@ -14,8 +14,9 @@ namespace tracehook::torch {
 // pool of the device is begun (use_mem_pool) or any thread captures either. While any thread of the
 // device is in a scope, torch looks and learns nothing (torch/held_uses.h). Inside of a scope
 // nothing is waited for: what was pending before it is gone, and what is given back in it stays
-// pending until its end, on all ranks. For a scope of another thread it waits some milliseconds,
-// since that thread may wait for this one; for what else keeps torch from looking not at all.
+// pending until its end, on all ranks. For scopes of other threads it waits as long as one of them
+// ends within 50 ms, since their threads may wait for this one; for what else keeps torch from
+// looking not at all.
 bool settle(const HookLibrary& hook_library, const windows::PendingBlocks& pending,
             int device) noexcept;
 

@@ -40,7 +40,7 @@ std::vector<std::uint64_t> ScopeStack::leave() noexcept {
     std::vector<std::uint64_t> touched = std::move(stack.back().touched);
     const int device = stack.back().device;
     stack.pop_back();
-    count(device, -1);
+    count_end(device);
     return touched;
 }
 
@@ -53,7 +53,7 @@ bool ScopeStack::take_out(const std::function<bool(const ScopeFrame&)>& wanted) 
     }
     const int device = found->device;
     stack.erase(std::next(found).base());
-    count(device, -1);
+    count_end(device);
     return true;
 }
 

@@ -65,6 +65,12 @@ class ScopeStack {
         return is_counted(device) &&
                open_on_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed) != 0;
     }
+    // How many times a thread came out of its outermost scope on the device.
+    static std::uint32_t left_on(int device) noexcept {
+        return is_counted(device)
+                   ? left_on_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed)
+                   : 0;
+    }
 
   private:
     static constexpr int kDevices = 128; // torch's own limit is 120
@@ -76,9 +82,16 @@ class ScopeStack {
             open_on_[static_cast<std::size_t>(device)].fetch_add(change, std::memory_order_relaxed);
         }
     }
+    static void count_end(int device) noexcept {
+        count(device, -1);
+        if (is_counted(device) && !in_scope_on(device)) {
+            left_on_[static_cast<std::size_t>(device)].fetch_add(1, std::memory_order_relaxed);
+        }
+    }
 
     static inline std::atomic<std::int32_t> open_{0};
     static inline std::array<std::atomic<std::int32_t>, kDevices> open_on_{};
+    static inline std::array<std::atomic<std::uint32_t>, kDevices> left_on_{};
 };
 
 } // namespace tracehook::windows

@@ -168,6 +168,16 @@ void bind_harness(py::module_& module) {
                  self.registrar().ended(reinterpret_cast<void*>(pointer));
              })
         .def("kill", &Harness::kill, NoGil())
+        .def(
+            "kill_around",
+            [](Harness& self, std::uintptr_t pointer, const py::function& call_of_nccl) {
+                const auto ending = [&] {
+                    const py::gil_scoped_release released;
+                    return self.registrar().kill(reinterpret_cast<void*>(pointer));
+                }();
+                call_of_nccl();
+            },
+            "Ends a communicator around a call, as an interposed abort does.")
         .def("poke",
              [](Harness& self, std::uintptr_t pointer) {
                  if (const auto communicator =

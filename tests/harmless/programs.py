@@ -164,7 +164,19 @@ class _Draw:
             self.add(kind, group, tensors=asked, sizes=(self.chance.choice((64, 1 << 18)),), how=how)
 
     def rare(self) -> None:
-        kinds = ["capture", "capture", "replay", "own", "own", "threads", "threads", *["beside"] * 4, *["crowd"] * 4]
+        kinds = [
+            "capture",
+            "capture",
+            "replay",
+            "own",
+            "own",
+            "threads",
+            "threads",
+            *["beside"] * 4,
+            *["crowd"] * 4,
+            "peers",
+            "peers",
+        ]
         kind = self.chance.choice(kinds + ["fsdp"] * 4 * self.has_layers)
         group, size = self.any_group(), self.chance.choice(SIZES)
         if kind == "capture":
@@ -194,6 +206,15 @@ class _Draw:
             second = self.chance.choice(others)
             (group, size), (twin, more) = self.live[first], self.live[second]
             self.add("threads", group, tensors=(first, second), sizes=(size, more), second=twin)
+
+    def peers(self) -> None:
+        """Each rank reads a tensor of another one's; "held": and gives up its own before the last reads are undone."""
+        number = self.chance.choice(list(self.live))
+        group, size = self.live[number]
+        how = self.some(("ordinary", "held"), 0.4)
+        if "held" in how:
+            del self.live[number]
+        self.add("peers", group, tensors=(number,), sizes=(size,), how=how)
 
     def beside(self) -> None:
         """One thread makes a tensor in a scope, and another one uses a tensor, perhaps in the same group."""

@@ -12,6 +12,7 @@ from common import RANK, WORLD
 from player import Player, device, value
 
 import tracehook
+from tracehook.ipc import PeerGroup, PeerTensor
 
 if TYPE_CHECKING:
     from programs import Step
@@ -112,6 +113,26 @@ class SpecialSteps(Player):
         torch.cuda.synchronize()
         del model, part, mesh
         gc.collect()  # a model is full of cycles
+
+    def peers(self, at: int, step: Step, group: Any) -> None:
+        """Read the tensor of the rank before, each in a group of peers."""
+        members = self.members(step.group)
+        if len(members) < 2:
+            return
+        place = members.index(RANK)
+        after, before = (place + 1) % len(members), (place - 1) % len(members)
+        with PeerGroup(group) as peers:
+            mine = self.tensors[step.tensors[0]]
+            mine = torch.empty(len(mine), device=device) if "ordinary" in step.how else mine
+            self.fill(mine, value(at, RANK))
+            there = peers.exchange({after: mine} | ({before: mine} if before == after else {before: None}))[before]
+            assert isinstance(there, PeerTensor)
+            peers.signal(after)
+            self.expect(at, peers.get(there), value(at, members[before]))
+            peers.wait(after)
+            if "held" in step.how:
+                self.tensors.pop(step.tensors[0])
+            del mine, there
 
     def own(self, at: int, step: Step, group: Any) -> None:  # noqa: ARG002
         """Make a communicator by hand, and sum a tensor of a scope of it."""

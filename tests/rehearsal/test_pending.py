@@ -9,7 +9,9 @@ from support.torch_versions import BY_ITSELF, FREES_BESIDE_POOLS, needs_any_nccl
 JOB = "pending.py"
 
 
-@pytest.mark.parametrize("case", ["side_stream", "sends", "inside", "other_thread", "scopes_beside", "nested", "equal"])
+@pytest.mark.parametrize(
+    "case", ["side_stream", "sends", "inside", "other_thread", "scopes_beside", "lent", "nested", "equal"]
+)
 def test_places_do_not_depend_on_the_device(tmp_path: Path, case: str) -> None:
     """Ranks whose devices take different times get the same places, and use memory again."""
     run = play(JOB, case, "1", log=tmp_path).assert_good()

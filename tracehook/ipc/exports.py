@@ -20,15 +20,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tracehook import _core
 from tracehook._core import ipc as native
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
 from tracehook.ipc.events import PeerEvents, number_of, own_life
 from tracehook.ipc.link import Link, close_files
+from tracehook.log import clock
+from tracehook.log.stderr import warn
 
 PAUSABLE = "pausable"  # the kind of a segment whose library can take its memory away
 ALLOCATIONS = "allocations"  # the kind of an export that is no segment
 _ALONE = 2  # what sys.getrefcount says of an object that only the loan refers to
+_PATIENCE, _PAUSE = 10.0, 0.001  # seconds that a scope waits, and between two looks
 _VIEW = "Share a plain tensor, or a view of it with another shape and type"
 _MOVE = "Copy the tensor to that device first"
 _DTYPES = {getattr(torch, name): number for number, name in enumerate(wire.DTYPES) if hasattr(torch, name)}
@@ -170,7 +174,8 @@ class Exports:
             if key[0] == ALLOCATIONS:
                 key = (ALLOCATIONS, number)
             export = Export(number, key, place[2], exported)
-            self._current[key] = self._exports[number] = export
+            self._current[key] = export
+            self._add(export)
         loan = Loan(next(self._loan_numbers), export, storage)
         export.loans[loan.number] = self._loans[storage._cdata] = loan
         return loan
@@ -210,13 +215,18 @@ class Exports:
             raise link.lost_error()
         export = loan.export
         # Its records may have been dropped since it was prepared: the last peer has returned it.
-        self._exports[export.number] = export
+        self._add(export)
         export.loans[loan.number] = loan
         if link not in export.links:
             self._send_handles(link, export, timeout)
             export.links.add(link)
             export.log(link, self._events_of_links[link], ends=False)
         loan.links.add(link)
+
+    def _add(self, export: Export) -> None:
+        if export.number not in self._exports and export.is_pool:
+            _core.count_lent_segments(1)
+        self._exports[export.number] = export
 
     @staticmethod
     def _send_handles(link: Link, export: Export, timeout: float) -> None:
@@ -292,9 +302,37 @@ class Exports:
                 self._mark_recalled(loan)
                 loan.storage = None
             export.loans.clear()
-            self._exports.pop(export.number, None)
+            if self._exports.pop(export.number, None) is not None and export.is_pool:
+                _core.count_lent_segments(-1)
             if self._current.get(export.key) is export:
                 del self._current[export.key]
+
+    def wait_for_closed_groups(self, device: int) -> None:
+        """Before a scope: wait until peers have unmapped what the program freed and had lent in groups that it closed.
+
+        When they do so depends on each rank; where the next tensors lie must not. Does not wait for groups that are
+        open: there a peer unmaps in its next call, which may come after this scope.
+        """
+        deadline = clock.monotonic() + _PATIENCE
+        while self._is_held_for_closed_groups(device):
+            if clock.monotonic() > deadline:
+                warn(
+                    "a peer still maps memory of a symmetric pool that the program freed, more than "
+                    f"{_PATIENCE:.0f} s after this rank closed the PeerGroup. This scope does without it, so its "
+                    "tensors may lie elsewhere than on other ranks. Let all ranks close the PeerGroup before the scope"
+                )
+                return
+            clock.sleep(_PAUSE)
+
+    def _is_held_for_closed_groups(self, device: int) -> bool:
+        with self._lock:
+            return any(
+                export.device == device
+                and export.is_pool
+                and all(link.is_closing for link in export.links)
+                and not all(loan.is_wanted() for loan in export.loans.values())
+                for export in self._exports.values()
+            )
 
     # --- what peers report ---
 

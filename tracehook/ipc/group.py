@@ -249,6 +249,7 @@ class PeerGroup:
             self._unusable = "it was closed"
             links = [peer.link for peer in self._peers.by_rank.values()]
             for link in links:
+                link.is_closing = True
                 link.try_send(wire.pack_head(wire.Kind.BYE))
                 IMPORTS.mark_unwanted(link, PeerTensorGone(self._error().text))
             self._connector.close()

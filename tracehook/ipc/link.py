@@ -50,6 +50,7 @@ class Link:
         self.handles = ReceivedHandles()
         self.ended: str | None = None  # why there will be no more
         self.peer_closed = False  # the peer ended in order
+        self.is_closing = False  # the group of this rank is closed
         self._sending = threading.Lock()  # one packet; never during a wait
         self._unsent: deque[bytes] = deque()  # there was no room for them
         self._reading = threading.Lock()

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import tracehook
 from tracehook import _core
+from tracehook.ipc import PeerGroup
 
 from common import RANK, WORLD, must, passed_on, start, tell, together, until
 
@@ -129,6 +130,18 @@ def scopes_beside() -> None:
     side_stream()
     is_over.set()
     beside.join()
+
+
+def lent() -> None:
+    """Each rank lends its tensor to the others, and closes the group of peers when it likes."""
+    for rows in sizes():
+        with tracehook.symmetric():
+            tensor = made(rows)
+        reduced(tensor)
+        with PeerGroup() as peers:
+            peers.exchange(dict.fromkeys({*range(WORLD)} - {RANK}, tensor))
+            del tensor
+            time.sleep(device_time.choice([0.0, 0.015, 0.04]))
 
 
 def nested() -> None:

@@ -345,7 +345,26 @@ void say_unsettled(int device) {
     }
 }
 
+// Of our pools: how many segments peers have mapped. With the GIL.
+int lent_segments = 0;
+
+// Peers of closed groups unmap in the background, at another moment for each rank. The places of
+// tensors must not depend on it.
+void wait_for_peers(int device) {
+    if (windows::ScopeStack::in_scope_on(device) || process().hook_library().capturing(device)) {
+        return;
+    }
+    try {
+        py::module_::import("tracehook.ipc.tables")
+            .attr("EXPORTS")
+            .attr("wait_for_closed_groups")(device);
+    } catch (const py::error_already_set& failure) {
+        raise_later(failure);
+    }
+}
+
 void bind_scopes(py::module_& module) {
+    module.def("count_lent_segments", [](int change) { lent_segments += change; });
     py::class_<Pool, std::shared_ptr<Pool>>(module, "Pool", "Directs allocations to a torch pool.")
         .def(py::init([](std::uint32_t number, int device, std::function<Pool::TorchId()> make) {
             return std::make_shared<Pool>(process().hook_library(), number, device,
@@ -373,6 +392,9 @@ void bind_scopes(py::module_& module) {
         .def("set_communicators", &PoolScope::set_communicators)
         .def("enter",
              [](PoolScope& self, bool graph) {
+                 if (lent_segments != 0) {
+                     wait_for_peers(self.device());
+                 }
                  bool settled = false;
                  {
                      const py::gil_scoped_release without;

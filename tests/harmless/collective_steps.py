@@ -25,10 +25,6 @@ class CollectiveSteps(Player):
         """Return the first tensor of a step, filled with what this rank gives."""
         return self.fill(self.tensors[step.tensors[0]], value(at, RANK))
 
-    def total(self, at: int, group: str) -> float:
-        """Return the sum of what the ranks give."""
-        return sum(value(at, rank) for rank in self.members(group))
-
     def _used(self, step: Step, group: Any) -> Any:
         """Return the group that uses the tensor of a scope: its own one, or another one of the same ranks."""
         if "other group" in step.how and step.group in ("world", "twin"):

@@ -180,6 +180,10 @@ class Player:
         given = torch.tensor(what, dtype=torch.float32).repeat_interleave(tensor.numel() // len(what))
         return tensor.copy_(given)  # kernels do nothing on emulated devices
 
+    def total(self, at: int, group: str) -> float:
+        """Return the sum of what the ranks give."""
+        return sum(value(at, rank) for rank in self.members(group))
+
     def expect(self, at: int, tensor: torch.Tensor, *what: float) -> None:
         """Compare all elements."""
         found = tensor.cpu().view(len(what), -1)

@@ -158,26 +158,16 @@ class _Draw:
             self.add(kind, "world")
         else:
             # Ranks that trim a subgroup alone have other memory afterwards.
-            group = self.chance.choice(("world", "twin")) if kind in ("empty_cache", "trim") else self.any_group()
+            is_for_all = kind in ("empty_cache", "trim") and not self.lane_of
+            group = self.chance.choice(("world", "twin")) if is_for_all else self.any_group()
             how = self.some(("graph", "gather", "exchange", "pass on"), 0.3)
             asked = tuple(number for number, (its, _) in self.live.items() if its == group) if kind == "ask" else ()
             self.add(kind, group, tensors=asked, sizes=(self.chance.choice((64, 1 << 18)),), how=how)
 
     def rare(self) -> None:
-        kinds = [
-            "capture",
-            "capture",
-            "replay",
-            "own",
-            "own",
-            "threads",
-            "threads",
-            *["beside"] * 4,
-            *["crowd"] * 4,
-            "peers",
-            "peers",
-        ]
-        kind = self.chance.choice(kinds + ["fsdp"] * 4 * self.has_layers)
+        kinds = ["capture", "capture", "replay", "own", "own", "threads", "threads", "peers", "peers"]
+        kinds += ["beside", "crowd"] * 4
+        kind = self.chance.choice(kinds + ["fsdp", "ddp"] * 4 * self.has_layers)
         group, size = self.any_group(), self.chance.choice(SIZES)
         if kind == "capture":
             number = self.number()
@@ -193,6 +183,8 @@ class _Draw:
                     del self.graphs[number]
         elif kind == "fsdp":
             self.add(kind, self.chance.choice(("world", "twin")), how=self.some(("sum", "train"), 0.5))
+        elif kind == "ddp":
+            self.add(kind, group, how=self.some(("view",), 0.5))
         elif kind == "own":
             self.add(kind, "world", sizes=(size,), how=self.some(("kept", "abort", "twice"), 0.3))
         else:

@@ -114,6 +114,41 @@ class SpecialSteps(Player):
         del model, part, mesh
         gc.collect()  # a model is full of cycles
 
+    def ddp(self, at: int, step: Step, group: Any) -> None:
+        """Train a small copied model for three steps, and look at what each bucket of gradients sums."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        import tracehook.ddp
+
+        with torch.device("meta"):
+            model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 256))
+        model.to_empty(device=device)
+        trained = DistributedDataParallel(
+            model,
+            device_ids=[device.index],
+            process_group=group,
+            bucket_cap_mb=1,
+            gradient_as_bucket_view="view" in step.how,
+        )
+        tracehook.ddp.apply(trained)
+
+        # Without types: DDP compares them with its own, and finds text where a server started the job.
+        def summed(state, bucket):  # type: ignore[no-untyped-def]  # noqa: ARG001
+            buffer = self.fill(bucket.buffer(), value(at, RANK))
+            dist.all_reduce(buffer, group=group)
+            self.expect(at, buffer, self.total(at, step.group))
+            done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            done.set_result(buffer)
+            return done
+
+        trained.register_comm_hook(None, summed)
+        for _ in range(3):
+            trained(torch.ones(4, 256).to(device)).sum().backward()
+            trained.zero_grad()
+        torch.cuda.synchronize()
+        del model, trained, summed
+        gc.collect()  # a model is full of cycles
+
     def peers(self, at: int, step: Step, group: Any) -> None:
         """Read the tensor of the rank before, each in a group of peers."""
         members = self.members(step.group)

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 
-# The time-out of our own connections, and so of each try to make one anew. Between two tries tracehook looks whether
-# the store has ended. All waits have time-outs of their own.
-_CONNECTS = timedelta(seconds=5)
+# The time-out of our own connections, and so of each try to make one anew: longer than a name server that loses a
+# packet, which torch asks for the store's name. Between two tries tracehook looks whether the store has ended. All
+# waits have time-outs of their own.
+_CONNECTS = timedelta(seconds=30)
 # Seconds after the birth of a communicator in which torch enters its group, on a busy machine.
 _ENTERED_WITHIN = 20.0
 
@@ -105,7 +106,7 @@ class StoreSessions:
         if found is not None:
             return found
         base = below(store)
-        name = token(base)
+        name = self._known_name(base) or token(base)
         had_groups = any_exists()
         made: StoreSession | None = None
         while True:
@@ -133,6 +134,12 @@ class StoreSessions:
         name = self._known.get(store) if store is not None else None
         found = self._sessions.get(name) if name is not None else None
         return None if found is None or found.watchdog.has_ended else found
+
+    def _known_name(self, base: Any) -> str:
+        """Return the token of a store that a living session has for another group; empty if there is none."""
+        with self._lock:
+            living = (name for other, name in self._known.items() if below(other) is base and self._living(other))
+            return next(living, "")
 
     def _is_left(self, name: str) -> bool:
         """Whether no group has the store with that token any more."""

@@ -193,6 +193,11 @@ class SymmetricMemory:
         for found in chosen:
             found.require_awake()
         self._refuse_in_scope("trim")
+        # Before anything is given back: a rank that does so alone would allocate elsewhere from then on.
+        for found in in_order(chosen):
+            communicator = found.communicator()
+            if communicator is not None and found.guard != "off":
+                self._guarded(found, lambda: found.meet(communicator, "trim", ()))  # noqa: B023
         before = sum(segment.size for segment in _core.pool_segments())
         self._users.end_unused()
         pools = self._users.may_trim({found.facts.name for found in chosen})

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import torch
 
 from tracehook import _core, versions
+from tracehook.log import clock
 from tracehook.log.stderr import warn
 from tracehook.symmetric_memory.scope import left_to_python
 
+_FOR_SCOPES = 0.2  # seconds
 FREES_BESIDE_POOLS = versions.frees_beside_pools(torch.__version__)
 
 
@@ -157,9 +159,15 @@ class Pools:
         return True
 
     def give_up(self, device: int) -> bool:
-        """Have torch give back what no tensor uses of pools that were replaced. See :meth:`release_cache`."""
-        if not _core.quiet(device):
-            return False
+        """Have torch give back what no tensor uses of pools that were replaced. See :meth:`release_cache`.
+
+        Waits a moment for the scopes of other threads: ranks that give back alone would allocate elsewhere then.
+        """
+        end = clock.monotonic() + _FOR_SCOPES
+        while not _core.quiet(device):
+            if clock.monotonic() > end:
+                return False
+            clock.sleep(0.001)
         _core.empty_replaced_pools(device)
         return True
 

@@ -104,9 +104,15 @@ def swapped_unseen() -> None:
 def trim_alone() -> None:
     """Only rank 0 trims; the others come when it has given up."""
     kept, unused = symmetric(RANK + 1), symmetric(RANK + 1)
+    with tracehook.symmetric():
+        small = torch.empty(777, device=device)  # whose segment has room
     del unused
     one_after_the_other(RANK == 0, tracehook.trim)
     tell(windows=windows(), sum=reduced(kept))
+    with tracehook.symmetric():
+        again = torch.empty_like(small)
+    tell(again=reduced(again.copy_(torch.full(again.shape, RANK + 1.0))))
+    del small, again
     tell(given_back=tracehook.trim(), left=windows())
 
 

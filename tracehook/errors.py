@@ -64,7 +64,7 @@ class RegistrationFailed(RegistrationError):
     `failures` is a dict with the reason of each such rank, by its rank in the group. The text has the ranks in the job.
     """
 
-    ADVICE = "Fix the cause on that rank; NCCL_DEBUG=INFO shows why NCCL refused"
+    ADVICE = "Fix the cause on that rank; if NCCL refused, NCCL_DEBUG=INFO shows why"
 
     def __init__(self, text: str, failures: Mapping[int, str] | None = None) -> None:
         super().__init__(text)

@@ -39,7 +39,7 @@ PACKAGES = (
     *("libc6", "libstdc++6", "libgcc-s1", "libbz2-1.0", "liblzma5", "libsqlite3-0", "libuuid1"),
 )
 TORCH = ("torch===2.11.0", "numpy", "setuptools")
-READERS = ("hypothesis", "pytest", "pytest-timeout", "structlog", "typer", "rich", "duckdb", "psutil")
+READERS = ("hypothesis", "pytest", "pytest-timeout", "typer", "rich", "duckdb", "psutil")
 # Those that need no torch.
 UNIT = (
     *("ring", "ring_file", "gate", "registrar_order", "all_or_nothing", "bank", "state_machine", "ranges", "windows"),

@@ -17,7 +17,7 @@ OTHERS = (
     *("free", "flight", "flight", "plain", "barrier", "trim"),
     *("sync", "empty_cache", "reserve", "restart", "ask"),
 )
-OTHERS_IN_LANES = ("free", "plain", "barrier", "sync", "reserve", "ask")
+OTHERS_IN_LANES = ("free", "plain", "barrier", "sync", "reserve", "ask", "trim", "empty_cache")
 # What two threads cannot both do: they have one side stream, one pair of workers, and one twin of each group.
 NOT_IN_LANES = frozenset({"side stream", "thread", "other group", "inside another", "both", "ordinary first"})
 LATE = (0.0, 0.0, 0.015, 0.03)  # seconds; the short patience of surroundings.py is over before

@@ -163,7 +163,7 @@ def test_graph_replays_with_windows(tmp_path: Path) -> None:
 
 
 def test_trim_of_one_rank_gives_nothing_back(tmp_path: Path) -> None:
-    """Only rank 0 trims: it raises in time, no window goes, the next tensors lie alike, and a trim of all ranks works."""
+    """Only rank 0 trims: it raises in time, no window goes, the next tensors lie alike, a trim of all works."""
     run = case("trim_alone", tmp_path)
     assert_refused(run, "RegistrationTimeout", f"rank 1 did not come within the {SHORT} s", "'trim'")
     assert (alike(run, "windows"), alike(run, "sum"), alike(run, "again")) == (3, 3.0, 3.0)

@@ -34,13 +34,19 @@ def surroundings(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     }
 
 
+def allocator_settings(environment: Mapping[str, str]) -> str:
+    """Return what torch's allocator is told, by the variable's older name and its newer one."""
+    names = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+    return ",".join(filter(None, (environment.get(name) for name in names)))
+
+
 def facts(
     config: Settings, torch_version: str, nccl: int, environment: Mapping[str, str] = os.environ
 ) -> known.JobFacts:
     """Return what is known before the job makes its first call; `nccl`: 22809 is 2.28.9, 0 is not known."""
     here = registration.ranks_of_host(environment)
     versions = {"torch": torch_version, "nccl": nccl_name(nccl) if nccl else None, "driver": _driver()}
-    settings = environment.get("PYTORCH_CUDA_ALLOC_CONF", "") + environment.get("PYTORCH_ALLOC_CONF", "")
+    settings = allocator_settings(environment)
     traits = {
         "several_hosts": None if here is None else here == 0,
         "infiniband": _has_network(),

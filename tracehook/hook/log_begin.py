@@ -70,7 +70,7 @@ def begin_fields(
         "attempt": number_in(environment.get("TORCHELASTIC_RESTART_COUNT", "")),
         "rank": number_in(environment.get("RANK", "")),
         "world_size": number_in(environment.get("WORLD_SIZE", "")),
-        "allocator": encodable(environment.get("PYTORCH_CUDA_ALLOC_CONF", "")),
+        "allocator": encodable(known_bugs.allocator_settings(environment)),
         "policy": [encodable(name) for name in config.policy],
         "local": config.local,
         "segments": [encodable(name) for name in config.segments],

@@ -1,4 +1,4 @@
-"""The log: a thread that takes events from the ring and writes them, one JSON line each, through structlog."""
+"""The log: a thread that takes events from the ring and writes them, one JSON line each."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, Protocol
 
 from tracehook.log import calls, clock, records, tallies, threads
 from tracehook.log.bound import NO_BOUND, Bound
 from tracehook.log.encoding import dumps
 from tracehook.log.event_counts import EventCounts
-from tracehook.log.installed import is_installed
 from tracehook.log.parts import Parts, now
 from tracehook.log.stderr import warn, words_of
 from tracehook.log.tables import Reason
@@ -32,35 +31,12 @@ class Aside(Protocol):
 
 
 SCHEMA = "1.26"
-# What structlog imports, and what rich does.
-_OF_STRUCTLOG = (
-    "rich",
-    "better_exceptions",
-    "greenlet",
-    "attr",
-    "pygments",
-    "colorsys",
-    "decimal",
-    "fractions",
-    "html",
-)
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
 _CROWDED = 8  # an 8th of the ring waits: from here on the events of segments that came and went are summed
 _CROWD_PERIOD = 0.005  # seconds to the next look after a crowd
 _JUMP = 1_000_000_000  # nanoseconds by which the wall clock differs from the clock of the events all at once
 _PATIENCE = 5.0  # seconds in which the thread must have written a line, for others to wait on for it
-
-
-class _Plain:
-    """A logger of the same lines, without structlog."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def info(self, event: str, **fields: Any) -> None:
-        """Write a line."""
-        self._file.write(dumps({"event": event, **fields}) + b"\n")
 
 
 class Journal:
@@ -97,7 +73,6 @@ class Journal:
         self._kept = bound.ring_events // 2
         self._crowd = max(bound.ring_events // _CROWDED, 1)
         self._file: Parts | None = None
-        self._logger: Any = None
         self._lock = threading.Lock()  # one drain at a time
         self._thread: threads.Thread | None = None
         self._turns = threading.RLock()  # of the next four
@@ -127,27 +102,6 @@ class Journal:
             self._file.begin(first)
         except Exception as problem:
             self._give_up(problem)
-
-    def _new_logger(self) -> Any:
-        # A file beside the program may have the name of structlog, or of what that imports where it is: its code is
-        # the program's. Its lines are those that structlog writes.
-        if not all(map(is_installed, ("structlog", *_OF_STRUCTLOG))):
-            return _Plain(cast("BinaryIO", self._file))
-        # With rich and pygments, which it imports where they are, this takes ten times as long as all else at our
-        # start. So it comes with the second line, on the log's thread, and `import torch` does not wait for it.
-        try:
-            import structlog
-        except Exception:  # the user's program comes first, whatever an installation lacks
-            return _Plain(cast("BinaryIO", self._file))
-        threads.leave_threading()  # its module for the standard library's logging makes a record
-        # wrap_logger and not configure(): structlog's configuration belongs to the application.
-        return structlog.wrap_logger(
-            structlog.BytesLogger(cast("BinaryIO", self._file)),
-            processors=[structlog.processors.JSONRenderer(serializer=dumps)],
-            wrapper_class=structlog.BoundLogger,
-            context_class=dict,
-            cache_logger_on_first_use=True,
-        )
 
     def start(self) -> None:
         """Start the thread. It never keeps the interpreter from ending."""
@@ -294,10 +248,8 @@ class Journal:
     def _write_line(self, name: str, fields: dict[str, Any]) -> bool:
         if self._file is None:
             return False
-        if self._logger is None:
-            self._logger = self._new_logger()
         try:
-            self._logger.info(name, **fields)
+            self._file.write(dumps({"event": name, **fields}) + b"\n")
             self._file.remember(name, fields)
         except Exception as problem:  # the disk, text that JSON cannot hold, an audit hook of the program
             self._give_up(problem)
@@ -354,7 +306,7 @@ class Journal:
     def _give_up(self, problem: Exception) -> None:
         path = self.path if self._file is None else self._file.path
         self.failed = f"{path}: {getattr(problem, 'strerror', None) or problem}"
-        self._file = self._logger = None
+        self._file = None
         self._core.stop_log(getattr(problem, "errno", None) or -1)
         warn(f"no log from here on, {self.failed}; the job goes on")
 
@@ -391,6 +343,5 @@ class Journal:
 
     def abandon(self) -> None:
         """In a forked child: the file and the thread are the parent's; forget them without touching either."""
-        self._logger = None
         self.path = None
         self._file = None

@@ -7,7 +7,6 @@ import _thread
 import functools
 import os
 import signal
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -75,17 +74,6 @@ class Thread:
             self.native_id = 0
             _living.discard(self)
             self._running.release()
-
-
-def leave_threading() -> None:
-    """Undo, in a thread of tracehook, that a library asked `threading` for the current thread, which entered it there.
-
-    A program that joins all threads would get an exception for this one. In any other thread this does nothing.
-    """
-    own = _thread.get_ident()
-    is_ours = any(thread.is_current() for thread in list(_living))
-    if is_ours and isinstance(threading._active.get(own), threading._DummyThread):  # type: ignore[attr-defined]
-        del threading._active[own]  # type: ignore[attr-defined]
 
 
 def living() -> list[Thread]:

@@ -295,7 +295,7 @@ def main(path: str, preload: list[str]) -> None:
     """Import what all programs need, say that we are ready, serve; in a child, run its program."""
     ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, 1)  # whose parent has ended is still found below us
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # a child does that for itself
-    for name in ("torch", "torch.distributed", "structlog", *preload):
+    for name in ("torch", "torch.distributed", *preload):
         importlib.import_module(name)
     values.begin()  # what a child does not have to do again
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

@@ -409,7 +409,9 @@ class ScopeEnd:
         device = self._device
         free, total = torch.cuda.mem_get_info(device) if isinstance(error, torch.OutOfMemoryError) else (0, 0)
         room = f"; {in_bytes(free)} of {in_bytes(total)} are free on its device {device}" if total else ""
-        why = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}{room}"
+        # Of an error of ours without its advice, which is for this rank.
+        text = error.text if isinstance(error, RegistrationError) else str(error)
+        why = f"{type(error).__name__}: {(text.splitlines() or ['no message'])[0]}{room}"
         for found in in_order(self._windows):
             found.decline(why, self._ends(found))
 

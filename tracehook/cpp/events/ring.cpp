@@ -21,6 +21,7 @@ static_assert(sizeof(RingHeader) <= kPage);
 // Pages are there from the beginning: a push() in the allocator's callback must not be the one that
 // faults them in.
 constexpr int kMapped = MAP_POPULATE;
+constexpr int kTries = 100; // to get the file's blocks: a signal may end each
 
 std::uint64_t clock_ns(clockid_t clock) noexcept {
     timespec now{};
@@ -101,7 +102,10 @@ std::shared_ptr<CallSlot> Ring::announce(const CallSlot::Birth& birth) {
 
 bool Ring::map_file(std::size_t bytes) {
     const int fd = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    int failure = fd < 0 ? errno : posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+    int failure = fd < 0 ? errno : EINTR;
+    for (int tries = 0; failure == EINTR && tries < kTries; ++tries) { // signals of the program
+        failure = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+    }
     void* base = MAP_FAILED;
     if (failure == 0) {
         base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kMapped | MAP_SHARED, fd, 0);

@@ -25,6 +25,7 @@ KINDS = {
     "extra": APART,  # scope
     "memory": APART,  # ordinary memory in a collective of a window
     "count": APART,  # of elements
+    "reduction": APART,
     "group": APART,  # of the same ranks
     "exception": f"RegistrationFailed|{APART}",  # in a scope
     "fails": f"RegistrationFailed|{APART}",  # the same, and the rank goes on
@@ -99,7 +100,7 @@ def _can(kind: str, steps: list[Step], at: int, step: Step) -> bool:
             return step.kind == other.kind == "scope" and step.group == other.group and step.sizes != other.sizes
         case "memory":
             return step.kind == "all_reduce" and HAS_NO_WINDOW.isdisjoint(step.how)
-        case "count":  # at the first sum of this tensor: later on nobody compares numbers of elements
+        case "count" | "reduction":  # at the first sum of this tensor: later on nobody compares these
             sums = ("all_reduce", "start", "threads", "beside", "crowd")
             summed = {number for other in steps[:at] if other.kind in sums for number in other.tensors}
             return step.kind == "all_reduce" and HAS_NO_WINDOW.isdisjoint(step.how) and summed.isdisjoint(step.tensors)

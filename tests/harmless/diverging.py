@@ -117,6 +117,10 @@ class Diverging(Run):
         self.all_reduce(at, step, group)
         self.tensors[number] = mine
 
+    def reduction(self, at: int, step: Step, group: Any) -> None:
+        """Reduce by another operation."""
+        self.all_reduce(at, dataclasses.replace(step, how=step.how ^ {"operator"}), group)
+
     def group(self, at: int, step: Step, group: Any) -> None:
         """Use another group of the same ranks."""
         how = step.how ^ {"other group"}

@@ -84,7 +84,15 @@ def test_swap_between_known_tensors_is_found_by_sync(tmp_path: Path) -> None:
 def test_unequal_counts_are_refused(tmp_path: Path) -> None:
     """64 elements on rank 0 and 60 on rank 1, at one place: both ranks raise, and NCCL is not called."""
     run = case("unequal_counts", tmp_path)
-    assert_refused(run, "DistBackendError", "rank 0 wants '256 bytes'", "rank 1 wants '240 bytes'")
+    wanted = "rank 0 wants '256 bytes, float32, sum'", "rank 1 wants '240 bytes, float32, sum'"
+    assert_refused(run, "DistBackendError", *wanted)
+
+
+@pytest.mark.parametrize(("name", "others"), [("other_type", "float16, sum"), ("other_reduction", "float32, max")])
+def test_another_type_or_reduction_is_refused(tmp_path: Path, name: str, others: str) -> None:
+    """Of as many bytes at one place: NCCL would return a wrong result without a word."""
+    run = case(name, tmp_path)
+    assert_refused(run, "DistBackendError", " bytes, float32, sum'; rank 1 wants ", f" bytes, {others}'")
 
 
 # --- ranks that are missing ---

@@ -10,6 +10,7 @@ from tracehook.agreement.agreement import Waiting
 from tracehook.agreement.alarms import Alarm
 from tracehook.agreement.rank_names import NOBODY, RankNames
 from tracehook.agreement.verdicts import RoundVerdict
+from tracehook.log.calls import REDUCTIONS, TYPES
 
 CALLS = "calls"  # the channel on which ranks compare whether calls run on registered memory
 _OVERRUN = 0xFFFFFFFF
@@ -24,6 +25,20 @@ def wishes(send: Place, receive: Place) -> list[str]:
     """Say where the buffers of a call lie, as far as that has to be equal on all ranks."""
     sides = {"send": send, "receive": receive}
     return [f"{side} buffer {_where(place)}" for side, place in sides.items() if place is not None]
+
+
+def in_words(nbytes: int, kind: int, reduction: int, root: int) -> str:
+    """Say what a call moves, as far as that has to be equal on all ranks: of bytes that are only moved not their type.
+
+    An operator that the program made has another number on each rank.
+    """
+    told = [f"{nbytes} bytes"]
+    if reduction >= 0:
+        told.append(TYPES[kind] if kind < len(TYPES) else f"type {kind}")
+        told.append(REDUCTIONS[reduction] if reduction < len(REDUCTIONS) else "an operator of its own")
+    if root >= 0:
+        told.append(f"root {root}")
+    return ", ".join(told)
 
 
 def overrun(send: Place, receive: Place) -> str | None:

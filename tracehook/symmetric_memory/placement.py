@@ -12,8 +12,8 @@ from tracehook.symmetric_memory.ranks_follower import UNSURE
 from tracehook.symmetric_memory.windows import GroupWindows
 
 _ADVICE = (
-    "On all ranks pass the same number of elements, and allocate and free the tensors of scopes in one order, between "
-    "the same scopes: then the same buffer lies in the same window on each"
+    "On all ranks make the same call with the same number of elements, and allocate and free the tensors of scopes in "
+    "one order, between the same scopes: then the same buffer lies in the same window on each"
 )
 
 
@@ -31,7 +31,7 @@ class PlacementCheck:
         self,
         communicator_id: int,
         call: int,
-        nbytes: int,
+        how: tuple[int, int, int, int],
         operation: str,
         send: Place,
         receive: Place,
@@ -39,13 +39,14 @@ class PlacementCheck:
     ) -> str:
         """Compare call number `call`.
 
-        `communicator_id` is the native one, `nbytes` are one rank's part, `settings` those of the call alone.
+        `communicator_id` is the native one. `how`: bytes of one rank's part, and the call's type, reduction and root as
+        NCCL has them, -1 if it has none. `settings` are those of the call alone.
         """
         found = self._group_of(communicator_id)
         if found is None or found.guard == "off":
             return ""  # its ranks compare nothing
         topic = f"placement of {operation}"
-        entries = [*divergence.wishes(send, receive), *settings, f"{nbytes} bytes"]
+        entries = [*divergence.wishes(send, receive), *settings, divergence.in_words(*how)]
         why = self._compare(found, call, topic, entries, is_configured=bool(settings))
         side = divergence.overrun(send, receive)
         if not why and side is not None:

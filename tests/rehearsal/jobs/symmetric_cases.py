@@ -81,6 +81,20 @@ def unequal_counts() -> None:
     meet()
 
 
+def other_type() -> None:
+    """Each rank reduces elements of another type, of as many bytes in all."""
+    tensor = symmetric(RANK + 1)
+    attempt(lambda: dist.all_reduce(tensor.view((torch.float32, torch.float16)[RANK])))
+    meet()
+
+
+def other_reduction() -> None:
+    """Each rank reduces by another operation."""
+    tensor = symmetric(RANK + 1)
+    attempt(lambda: dist.all_reduce(tensor, (dist.ReduceOp.SUM, dist.ReduceOp.MAX)[RANK]))
+    meet()
+
+
 def swapped_when_known() -> None:
     """Both tensors were used alike before; then each rank reduces another one."""
     first, second = two_in_one_scope(RANK + 1, RANK + 1)

@@ -65,7 +65,8 @@ nccl::Comparison comparison(const py::function& compare) {
         }
         const py::gil_scoped_acquire gil;
         try {
-            return (*kept)(communicator.identity().id, look.call, look.bytes, *described(look.use))
+            const py::tuple how = py::make_tuple(look.bytes, look.type, look.reduction, look.root);
+            return (*kept)(communicator.identity().id, look.call, how, *described(look.use))
                 .cast<std::string>();
         } catch (const py::error_already_set& failure) {
             raise_later(failure);

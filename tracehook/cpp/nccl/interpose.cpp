@@ -216,21 +216,31 @@ void move_to_registered(registrar::Communicator& communicator, const Arguments& 
     }
 }
 
+struct Kind {
+    int reduction = -1; // -1: the call has none
+    int root = -1;
+};
+
 // Between the type and the communicator stand a reduction, a root, both, or neither.
 template <Placed Number, std::size_t Position, typename Arguments>
-Collective as_collective(const Arguments& arguments, std::uint64_t kind) noexcept {
+Kind kind_of(const Arguments& arguments) noexcept {
     constexpr std::size_t kFirst = 4;
     constexpr bool kHasRoot = has_root(operation_name(Number));
-    std::int32_t root = -1;
-    int reduction = 0;
+    Kind found;
     if constexpr (kHasRoot) {
-        root = std::get<Position - 1>(arguments);
+        found.root = std::get<Position - 1>(arguments);
     }
     if constexpr (Position - (kHasRoot ? 1 : 0) > kFirst) {
-        reduction = std::get<kFirst>(arguments);
+        found.reduction = std::get<kFirst>(arguments);
     }
-    return collective(static_cast<std::uint32_t>(Number), std::get<3>(arguments), reduction,
-                      std::get<2>(arguments), root, kind);
+    return found;
+}
+
+template <Placed Number, std::size_t Position, typename Arguments>
+Collective as_collective(const Arguments& arguments, std::uint64_t kind) noexcept {
+    const Kind found = kind_of<Number, Position>(arguments);
+    return collective(static_cast<std::uint32_t>(Number), std::get<3>(arguments),
+                      std::max(found.reduction, 0), std::get<2>(arguments), found.root, kind);
 }
 
 template <auto Real, std::size_t Position, Placed Number, typename... Args>
@@ -277,6 +287,7 @@ int placed(Args... args) {
     }
     // `communicator` is this thread's last find(), until a comparison finds others.
     Checked checked;
+    const Kind kind = kind_of<Number, Position>(arguments);
     const Call call{static_cast<std::uint32_t>(Number),
                     std::get<0>(arguments),
                     std::get<1>(arguments),
@@ -284,7 +295,9 @@ int placed(Args... args) {
                     std::get<3>(arguments),
                     stream,
                     ThreadGroup::mine().flights(*communicator) != 0,
-                    config};
+                    config,
+                    kind.reduction,
+                    kind.root};
     if (const int refused = check_placement(communicator, call, checked); refused != kSuccess) {
         return ThreadGroup::mine().refused(refused);
     }

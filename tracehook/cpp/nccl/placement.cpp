@@ -126,6 +126,9 @@ int check_placement(const registrar::CommunicatorPtr& found, const Call& call,
             windows::of(*kept).log_first_use(look);
         }
         look.bytes = one_size;
+        look.type = call.type;
+        look.reduction = call.reduction;
+        look.root = call.root;
         if (const int result = compare_with_others(kept, look); result != kSuccess) {
             windows.withdraw();
             return result;

@@ -55,6 +55,8 @@ struct Call {
     Stream stream;
     bool in_group;            // the thread has an open group with a call of this communicator
     std::uint32_t config = 0; // see coll_config.h
+    int reduction = -1;       // ncclRedOp_t; -1: it has none
+    int root = -1;            // -1: it has none
 };
 
 // What check_placement() found out.

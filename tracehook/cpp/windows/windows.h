@@ -161,7 +161,12 @@ class Windows {
         bool known = false;
         bool milestone = false; // time to log the digest
         bool in_window = false; // a buffer starts in one
-        std::size_t bytes = 0;  // of one rank's part; for whoever compares the call
+        // For whoever compares the call: of one rank's part, and as in its arguments; -1: it has
+        // none.
+        std::size_t bytes = 0;
+        int type = -1;
+        int reduction = -1;
+        int root = -1;
     };
     enum class Act {
         kKnown, // counts a known use; compares a new one

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from support.audits import Audit
-from support.rehearsal import QUICK, RULES_BROKEN, Rehearsal, rehearse
+from support.rehearsal import QUICK, RULES_BROKEN, Rehearsal, rehearse, start_of
 
 from . import variants
 
@@ -39,7 +39,6 @@ SURROUNDINGS = QUICK | {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "TRACEHOOK_EMU_WINDOW_TIMEOUT": f"{variants.DEADLINE:g}",
 }
-START = "import sys, runpy; sys.path[:0] = {paths}; sys.argv[0] = {job!r}; runpy.run_path({job!r}, run_name='__main__')"
 STORE_CALLS = ("add", "check", "compare_set", "multi_get", "set", "wait")
 PEER_KEEPS = {"peer-mapped-after-free", "peer-mapping-left"}
 # What the emulated NCCL and the audit may report because a call failed.
@@ -68,9 +67,7 @@ BROKEN = {
 
 def play(folder: Path, kind: Kind, log: Path, *arguments: str, seconds: float = 60) -> Rehearsal:
     """Run the job."""
-    job = folder / "start.py"
-    paths = [str(HERE), str(TESTS / "harmless"), str(TESTS / "rehearsal" / "jobs")]
-    job.write_text(START.format(paths=paths, job=str(HERE / "job.py")))
+    job = start_of(folder, HERE / "job.py", TESTS / "harmless")
     env = SURROUNDINGS | kind.env | {"TEST_STEPS": kind.steps}
     return rehearse(job, str(folder), *arguments, ranks=kind.ranks, log=log, env=env, timeout=seconds)
 

@@ -22,29 +22,25 @@ import torch
 from divergences import ALIKE, KINDS, NOTICED
 from launch_settings import OF_TORCH, ROUND
 from support.audits import CLEAN, Audit
-from support.rehearsal import ON_DEVICES, Rehearsal, rehearse
+from support.rehearsal import ON_DEVICES, Rehearsal, rehearse, start_of
 
 HERE = Path(__file__).parent
-JOBS = HERE.parent / "rehearsal" / "jobs"
 SEEDS = int(os.environ.get("HARMLESS_SEEDS", "200"))
 FIRST = int(os.environ.get("HARMLESS_FROM", "0"))
 PLANTED = int(os.environ.get("HARMLESS_PLANTED", "1"))
 DEVICES = torch.cuda.device_count() if ON_DEVICES else 3
 WRONG = "], not ["  # in what a rank says of results
 OF_SURROUNDINGS = (" differs: ", " so nothing is compared", " yet; ")  # guards that differ, and short patience
-START = """
-import os, sys, runpy
+ON_HOSTS = """
+import os
 if hosts := os.environ.get("HARMLESS_HOSTS"):  # each with a block of the ranks
     os.environ["NCCL_HOSTID"] = str(int(os.environ["RANK"]) * int(hosts) // int(os.environ["WORLD_SIZE"]))
-sys.path[:0] = {paths}; sys.argv[0] = {job!r}; runpy.run_path({job!r}, run_name='__main__')
 """
 
 
 def play(folder: Path, ranks: int, first: int, seeds: int, *how: str, **env: str) -> Rehearsal:
     """Play seeds one after the other, each in groups of its own."""
-    job = folder / "start.py"
-    paths = [str(HERE), str(JOBS)]
-    job.write_text(START.format(paths=paths, job=str(HERE / "job.py")))
+    job = start_of(folder, HERE / "job.py", first=ON_HOSTS)
     given = str(first), str(seeds), str(folder), *how
     return rehearse(job, *given, ranks=ranks, log=folder / "log", env=env, timeout=100 + 8 * seeds)
 
@@ -80,8 +76,7 @@ def test_a_correct_program_is_not_hurt(tmp_path: Path, first: int, seeds: int) -
 @pytest.mark.parametrize("ranks", range(2, DEVICES + 1))
 def test_ranks_that_are_threads_are_not_hurt(tmp_path: Path, ranks: int) -> None:
     """The same of ranks in one process, which compare in a HashStore."""
-    job = tmp_path / "start.py"
-    job.write_text(START.format(paths=[str(HERE), str(JOBS)], job=str(HERE / "threaded_job.py")))
+    job = start_of(tmp_path, HERE / "threaded_job.py")
     given = str(FIRST), str(max(1, SEEDS // 8)), str(ranks)
     env = OF_TORCH | {"SYMM_REGISTER_LOCAL": "auto"}
     run = rehearse(job, *given, devices=ranks, log=tmp_path / "log", env=env, timeout=60 + SEEDS)

@@ -12,16 +12,14 @@ from pathlib import Path
 import endings
 import pytest
 from support.audits import Audit
-from support.rehearsal import Rehearsal, rehearse
+from support.rehearsal import Rehearsal, rehearse, start_of
 
 HERE = Path(__file__).parent
-JOBS = HERE.parent / "rehearsal" / "jobs"
 SEEDS = int(os.environ.get("HARMLESS_ENDS", "0"))
 FIRST = int(os.environ.get("HARMLESS_FROM", "0"))
 # Else the first ones, and those in which Control-C and threads that outlive the interpreter once failed.
 PLAYED = range(FIRST, FIRST + SEEDS) if SEEDS else (*range(16), 57, 79, 119, 132)
 RANKS = 2
-START = "import sys, runpy; sys.path[:0] = {paths}; sys.argv[0] = {job!r}; runpy.run_path({job!r}, run_name='__main__')"
 # By way: the status that it has without tracehook, and what the audit says of it.
 STATUS = {"return": 0, "exit": 0, "exec": 0, "status": 7, "text": 1, "raise": 1, "os._exit": 4, "thread": 3} | {
     "SIGTERM": 143,
@@ -47,8 +45,7 @@ DIFFERENT = re.compile(r"0x[0-9a-f]+|\d+")
 def play(folder: Path, seed: int, log: Path | None) -> Rehearsal:
     """Play the program of a seed, with the hook or without."""
     folder.mkdir()
-    job = folder / "start.py"
-    job.write_text(START.format(paths=[str(HERE), str(JOBS)], job=str(HERE / "ending_job.py")))
+    job = start_of(folder, HERE / "ending_job.py")
     return rehearse(job, str(seed), *(() if log else ("plain",)), ranks=RANKS, log=log)
 
 

@@ -166,6 +166,20 @@ def write_job(file: Path, text: str) -> Path:
     return file
 
 
+def start_of(folder: Path, job: Path, *beside: Path, first: str = "") -> Path:
+    """Write what runs `job`, which may import from its own folder, those `beside`, and that of the jobs. Run it so.
+
+    `first`: statements to be carried out before.
+    """
+    paths = [str(each) for each in (job.parent, *beside, JOBS)]
+    start = folder / "start.py"
+    start.write_text(
+        f"import sys, runpy\n{first}\nsys.path[:0] = {paths}; sys.argv[0] = {str(job)!r}\n"
+        f"runpy.run_path({str(job)!r}, run_name='__main__')\n"
+    )
+    return start
+
+
 def run_command(
     *job: str | Path,
     devices: int,

@@ -196,7 +196,7 @@ class SymmetricMemory:
         # Before anything is given back: a rank that does so alone would allocate elsewhere from then on.
         for found in in_order(chosen):
             communicator = found.communicator()
-            if communicator is not None and found.guard != "off":
+            if communicator is not None:
                 self._guarded(found, lambda: found.meet(communicator, "trim", ()))  # noqa: B023
         before = sum(segment.size for segment in _core.pool_segments())
         self._users.end_unused()

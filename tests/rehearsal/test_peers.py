@@ -192,6 +192,20 @@ def test_streams_order_puts_and_gets(tmp_path: Path) -> None:
         assert facts["channel"] == ["ValueError", "channel 64: there are 64, from 0"]
 
 
+def test_a_wrong_argument_takes_no_signal(tmp_path: Path) -> None:
+    """The program catches the error, and its next call finds the signal that the owner sent for the first."""
+    run = play(tmp_path, "caught")
+    for rank, facts in enumerate(run.told):
+        read_only, size, number, no_peers = facts["puts"]
+        assert "shares it for reading only" in read_only[1]
+        assert (size[0], number) == ("RuntimeError", ["TypeError", "tracehook: expected a Tensor, got int"])
+        assert no_peers == ["TypeError", "tracehook: expected a PeerTensor, got Tensor"]
+        size, number, read_only = facts["gets"]
+        assert (size[0], number) == ("RuntimeError", ["TypeError", "tracehook: expected a Tensor, got int"])
+        assert "shared for reading only" in read_only[1]
+        assert (facts["put"], facts["got"]) == (100.0 + 1 - rank, 1.0 - rank)
+
+
 def test_a_capture_is_not_disturbed(tmp_path: Path) -> None:
     """What a peer wants back during a capture stays mapped until it is over."""
     run = play(tmp_path, "polled_in_capture")

@@ -10,6 +10,9 @@ BYTES = "ValueError: tracehook.reserve: expected bytes, got "
 SHAPE = "TypeError: tracehook.empty: expected whole numbers and a torch.dtype, got "
 COMMUNICATOR = "TypeError: tracehook: str is no communicator: expected an ncclComm_t as int or "
 NO_TENSOR = "TypeError: tracehook: expected a tensor, got "
+NO_SECONDS = "ValueError: tracehook: timeout is {}: expected seconds, such as 60"
+NO_KIND = "TypeError: tracehook: expected a"
+NO_PEER = "ValueError: peers of group 0: rank a is no peer of rank 0: expected another, below 1"
 ON_DEVICE = "torch.ones(2, device='cuda')"
 BEFORE = {
     "tracehook.symmetric()": NO_GROUP,
@@ -40,6 +43,14 @@ AFTER = {
     "tracehook.empty(2, dtype='half', operation='all_reduce')": f"{SHAPE}(2,), 'half'",
     "tracehook.ipc.PeerGroup('tp')": NO_MEMBER,
     "tracehook.ipc.PeerGroup()": "<PeerGroup: peers of group 0, rank 0 of 1, cuda:0>",
+    "tracehook.ipc.PeerGroup(timeout='x')": NO_SECONDS.format("'x'"),
+    "tracehook.ipc.PeerGroup(timeout=-1)": NO_SECONDS.format("-1"),
+    "tracehook.ipc.PeerGroup().exchange(None)": f"{NO_KIND} Mapping, got NoneType",
+    "tracehook.ipc.PeerGroup().exchange({'a': None})": NO_PEER,
+    "tracehook.ipc.PeerGroup().signal('a')": NO_PEER,
+    "tracehook.ipc.PeerGroup().put(None, torch.ones(1))": f"{NO_KIND} PeerTensor, got NoneType",
+    "tracehook.ipc.PeerGroup().get(torch.ones(1))": f"{NO_KIND} PeerTensor, got Tensor",
+    "tracehook.ipc.PeerGroup().release(None)": f"{NO_KIND} Tensor, got NoneType",
     f"tracehook.explain({ON_DEVICE}, 'tp')": NO_MEMBER,
     f"tracehook.is_symmetric({ON_DEVICE}, 'tp')": NO_MEMBER,
     f"tracehook.all_reduce({ON_DEVICE}, 'tp')": NO_MEMBER,

@@ -8,6 +8,7 @@ import select
 import threading
 import weakref
 from collections.abc import Mapping
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from tracehook.ipc.peer import Peer, Result, Shareable
 from tracehook.ipc.peer_table import PeerTable
 from tracehook.ipc.semaphores import Semaphores
 from tracehook.ipc.tables import EXPORTS, IMPORTS
-from tracehook.ipc.tensor import PeerTensor
+from tracehook.ipc.tensor import PeerTensor, expect
 from tracehook.log import clock, threads
 
 _GROUPS: weakref.WeakSet[PeerGroup] = weakref.WeakSet()
@@ -50,6 +51,7 @@ class PeerGroup:
         timeout: seconds that a call waits for peers; ``SYMM_REGISTER_TIMEOUT`` if None.
 
     Raises:
+        ValueError: `timeout` is no number of seconds.
         RuntimeError: tracehook is not enabled in this process, or does not follow torch's allocator.
 
     """
@@ -57,6 +59,8 @@ class PeerGroup:
     def __init__(self, group: ProcessGroup | None = None, timeout: float | None = None) -> None:
         from tracehook.hook.service import service
 
+        if timeout is not None and not (isinstance(timeout, Real) and timeout >= 0):
+            raise ValueError(f"tracehook: timeout is {timeout!r}: expected seconds, such as 60")
         found = groups.facts_of_any(groups.resolve(group)[0])
         torch.cuda.init()
         running = service()
@@ -110,6 +114,7 @@ class PeerGroup:
             PeerError: this rank or a peer cannot share or map some memory.
 
         """
+        expect(Mapping, tensors)
         with self._lock:
             if self._unusable is not None:
                 raise self._error()
@@ -119,9 +124,9 @@ class PeerGroup:
         table = self._peers
         table.read_all()
         unsent = set(tensors)
-        ranks = wire.all_of({self.rank, *tensors})
         try:
             table.check(tensors)
+            ranks = wire.all_of({self.rank, *tensors})
             table.connect(tensors)
             peers = {rank: table.by_rank[rank] for rank in tensors}
             try:
@@ -171,11 +176,10 @@ class PeerGroup:
         """Wait for the peer's signal that this rank may write, copy `source` into the peer's tensor, and signal.
 
         The peer signals first and then waits. The current streams order everything. `source` has a shape that
-        ``Tensor.copy_`` takes.
+        ``Tensor.copy_`` takes. A wrong argument raises before the wait, so the peer's signal is there for another call.
         """
-        self.wait(there.peer, channel)
-        there.put(source)
-        self.signal(there.peer, channel)
+        expect(PeerTensor, there)
+        self._copy(there.peer, channel, *there.for_writing(source))
 
     def get(self, there: PeerTensor, out: Tensor | None = None, channel: int = 0) -> Tensor:
         """Wait for the peer's signal that this rank may read, copy the peer's tensor here, and signal.
@@ -183,10 +187,14 @@ class PeerGroup:
         The peer signals first, and waits before it writes the tensor again. Returns `out`, or a new tensor of the same
         shape and type. :meth:`PeerTensor.get <tracehook.ipc.PeerTensor.get>` copies without either signal.
         """
-        self.wait(there.peer, channel)
-        copied = there.copied(out)
-        self.signal(there.peer, channel)
-        return copied
+        expect(PeerTensor, there)
+        return self._copy(there.peer, channel, *there.for_reading(out))
+
+    def _copy(self, peer: int, channel: int, target: Tensor, source: Tensor) -> Tensor:
+        self.wait(peer, channel)
+        target.copy_(source)
+        self.signal(peer, channel)
+        return target
 
     def _semaphores(self, rank: int) -> Semaphores:
         if self._unusable is not None:
@@ -218,6 +226,7 @@ class PeerGroup:
         Without this call, this rank asks its peers when its last tensor on the memory is gone. It holds the memory
         until they have returned it.
         """
+        expect(Tensor, tensor)
         with self._lock:
             if self._unusable is not None:
                 raise self._error()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Collection, Iterable, Sequence
+from numbers import Real
 
 import torch
 
@@ -48,7 +49,7 @@ class PeerTable:
     def check(self, ranks: Iterable[int]) -> None:
         """Raise if one of these ranks is no peer, or not any more."""
         for rank in ranks:
-            if rank == self._events.rank or not 0 <= rank < self._size:
+            if not isinstance(rank, Real) or rank == self._events.rank or not 0 <= rank < self._size:
                 raise ValueError(
                     f"{self.about}: rank {rank} is no peer of rank {self._events.rank}: expected another, "
                     f"below {self._size}"

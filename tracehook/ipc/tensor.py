@@ -84,26 +84,33 @@ class PeerTensor:
         :meth:`PeerGroup.get(tensor) <tracehook.ipc.PeerGroup.get>`. If it waits for a signal that this rank does not
         send, the audit and ``tracehook watch`` name this call.
         """
+        target, source = self.for_reading(out)
         if self._calls is not None:
             self._calls.read(self.peer)
-        return self.copied(out)
+        return target.copy_(source)
 
-    def copied(self, out: Tensor | None = None) -> Tensor:
-        """Copy it as part of a call that signals: see :meth:`PeerGroup.get <tracehook.ipc.PeerGroup.get>`."""
+    def for_reading(self, out: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return what :meth:`get` copies into, and what it copies: raises what is wrong before anything happens."""
         raw = self._usable()
         if out is None:
             out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
-        return out.copy_(raw)
+        _refuse("get", out)
+        return _fitting(out, raw)
 
     def put(self, source: Tensor) -> None:
         """Copy `source` there, on the current stream. Raises PeerError if the peer does not let this rank write.
 
         It neither waits for a signal nor sends one: :meth:`PeerGroup.put <tracehook.ipc.PeerGroup.put>` does both.
         """
+        target, source = self.for_writing(source)
+        target.copy_(source)
+
+    def for_writing(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what :meth:`put` copies into, and what it copies: raises what is wrong before anything happens."""
         if not self.writable:
             text = f"rank {self.peer} shares it for reading only: exchange it with writable=True there"
             raise PeerError(text, advice="")
-        self._usable().copy_(source)
+        return _fitting(self._usable(), source)
 
     def _drop_cached(self) -> None:
         """Drop the torch tensors that are kept here for their next use."""
@@ -137,6 +144,19 @@ class PeerTensor:
         """Without the values: those are the peer's, and may be changing."""
         kind = "writable" if self.writable else "read-only"
         return f"PeerTensor(peer={self.peer}, shape={tuple(self.shape)}, dtype={self.dtype}, {kind})"
+
+
+def expect(kind: Any, given: object) -> None:
+    """Raise TypeError if an argument is of another kind."""
+    if not isinstance(given, kind):
+        raise TypeError(f"tracehook: expected a {kind.__name__}, got {type(given).__name__}")
+
+
+def _fitting(target: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both, of one shape, if ``Tensor.copy_`` takes them."""
+    for given in (target, source):
+        expect(Tensor, given)
+    return target, source if source.shape == target.shape else source.expand(target.shape)
 
 
 class ReadOnlyTensor(torch.Tensor):  # type: ignore[misc]

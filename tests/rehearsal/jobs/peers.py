@@ -71,7 +71,7 @@ def said(attempt: Callable[[], object]) -> list[str]:
     """Return the exception of a call: its name and its line."""
     try:
         attempt()
-    except (RuntimeError, ValueError) as problem:
+    except (RuntimeError, TypeError, ValueError) as problem:
         return [type(problem).__name__, str(problem)]
     return []
 
@@ -348,6 +348,26 @@ def semaphores() -> None:
             group.wait(RIGHT, 63)
         tell(got=[value(one) - turn - LEFT for turn, one in enumerate(got)])
         tell(channel=said(lambda: group.signal(RIGHT, 64)), rank=said(lambda: group.wait(WORLD)))
+
+
+def caught() -> None:
+    """Puts and gets with wrong arguments, which the program catches; the right ones after them find the signals."""
+    with peers() as group:
+        mine, source = ready(RANK, 1), ready(100 + RANK, 1)
+        theirs = one_of(group.exchange({RIGHT: mine, LEFT: mine})[LEFT])
+        box = ready(-1, 1)
+        there = one_of(group.exchange({RIGHT: box, LEFT: box}, writable=True)[RIGHT])
+        group.signal(LEFT, 1)  # the box may be written
+        puts: list[tuple[Any, Any]] = [(theirs, source), (there, source[1:]), (there, 5), (mine, source)]
+        tell(puts=[said(functools.partial(group.put, *given, channel=1)) for given in puts])
+        group.put(there, source, channel=1)
+        group.wait(LEFT, 1)
+        group.signal(RIGHT, 2)  # this rank's tensor may be read
+        outs: list[Any] = [torch.empty(3, device=device), 5, theirs.tensor]
+        tell(gets=[said(functools.partial(group.get, theirs, out, channel=2)) for out in outs])
+        got = group.get(theirs, channel=2)
+        group.wait(RIGHT, 2)
+        tell(put=value(box), got=value(got))
 
 
 def captured() -> None:

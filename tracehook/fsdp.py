@@ -46,7 +46,7 @@ class _Buffers:
         self.group = group
         self._graph = graph
 
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device | str) -> Tensor:
         """Return an uninitialised tensor from a scope of the group. All ranks of the group call it alike.
 
         If tracehook is not enabled, or the device is not CUDA, it is ``torch.empty``.
@@ -62,7 +62,7 @@ class _Buffers:
         """
         scope = symmetric(
             self.group,
-            disabled=device.type != "cuda",
+            disabled=str(device).partition(":")[0] != "cuda",
             graph=self._graph,
             operation=self._operation,
             nbytes=math.prod(size) * dtype.itemsize,

@@ -10,6 +10,9 @@ BYTES = "ValueError: tracehook.reserve: expected bytes, got "
 SHAPE = "TypeError: tracehook.empty: expected whole numbers and a torch.dtype, got "
 COMMUNICATOR = "TypeError: tracehook: str is no communicator: expected an ncclComm_t as int or "
 NO_TENSOR = "TypeError: tracehook: expected a tensor, got "
+SIZES = "TypeError: tracehook: sizes is {}: expected a whole number for each rank"
+COUNT = "ValueError: sizes has {} entries, the group has 1 ranks: give one for each"
+NO_ROWS = "ValueError: tracehook: expected a tensor of one dimension or more, got one of none: "
 NO_SECONDS = "ValueError: tracehook: timeout is {}: expected seconds, such as 60"
 NO_KIND = "TypeError: tracehook: expected a"
 NO_PEER = "ValueError: peers of group 0: rank a is no peer of rank 0: expected another, below 1"
@@ -41,6 +44,12 @@ AFTER = {
     "tracehook.empty(2, group='tp')": NO_MEMBER,
     "tracehook.empty('a')": f"{SHAPE}('a',), torch.float32",
     "tracehook.empty(2, dtype='half', operation='all_reduce')": f"{SHAPE}(2,), 'half'",
+    "tracehook.empty(2, sizes=5)": SIZES.format("5"),
+    "tracehook.empty(2, sizes='ab')": SIZES.format("'ab'"),
+    "tracehook.empty(2, sizes=[None])": SIZES.format("[None]"),
+    "tracehook.empty(2, sizes=[2, 2])": COUNT.format("2"),
+    "tracehook.empty(2, sizes=[3]).shape": "torch.Size([2])",
+    "tracehook.empty().shape": "torch.Size([])",
     "tracehook.ipc.PeerGroup('tp')": NO_MEMBER,
     "tracehook.ipc.PeerGroup()": "<PeerGroup: peers of group 0, rank 0 of 1, cuda:0>",
     "tracehook.ipc.PeerGroup(timeout='x')": NO_SECONDS.format("'x'"),
@@ -61,6 +70,13 @@ AFTER = {
     "tracehook.all_gather('x')": f"{NO_TENSOR}'x'",
     "tracehook.all_gather_into_tensor(None)": f"{NO_TENSOR}None",
     "tracehook.reduce_scatter_tensor(3)": f"{NO_TENSOR}3",
+    **{
+        f"tracehook.{gather}(torch.ones((), device='cuda'))": NO_ROWS
+        for gather in ("all_gather", "all_gather_into_tensor", "reduce_scatter_tensor")
+    },
+    f"tracehook.all_gather_into_tensor({ON_DEVICE}, sizes=5)": SIZES.format("5"),
+    f"tracehook.all_gather({ON_DEVICE}, sizes=['a'])": SIZES.format("['a']"),
+    f"tracehook.reduce_scatter_tensor({ON_DEVICE}, sizes=[1, 1])": COUNT.format("2"),
     "tracehook.rendezvous(3)": f"{NO_TENSOR}3",
     "tracehook.attach_communicator(0)": "ValueError: tracehook: 0 has no NCCL communicator",
     "tracehook.attach_communicator(-5)": "ValueError: tracehook: -5 has no NCCL communicator",
@@ -68,6 +84,7 @@ AFTER = {
     "tracehook.detach_communicator('x')": COMMUNICATOR,
     "tracehook.use_store('x')": "TypeError: tracehook.use_store: expected a torch.distributed.Store or None, got 'x'",
     "tracehook.fsdp.apply(None)": "TypeError: tracehook.fsdp.apply: nothing inside of NoneType is sharded",
+    "tracehook.fsdp.AllGather().allocate((3,), dtype=torch.half, device='cuda').device": "device(type='cuda', index=0)",
     "tracehook.ddp.apply(None)": "TypeError: tracehook.ddp.apply: expected a DistributedDataParallel, got NoneType",
 }
 

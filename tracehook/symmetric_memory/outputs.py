@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from tracehook.hook.groups import all_gather_single, reduce_scatter_single
+from tracehook.hook.groups import all_gather_single, any_exists, reduce_scatter_single
 from tracehook.symmetric_memory.answers import local
 from tracehook.symmetric_memory.public import symmetric
 
@@ -55,23 +55,29 @@ def empty(
     Returns:
         a tensor of this shape and type, with undefined values.
 
+    Raises:
+        TypeError: `shape` or `sizes` has something else than whole numbers, or `dtype` is no type.
+        ValueError: `sizes` has not one entry for each rank.
+
     """
     import torch
 
     kind = dtype or torch.get_default_dtype()
-    nbytes = _nbytes(shape, kind)
-    return empty_in(_scope(group, sizes, kind, (operation, nbytes, graph)), shape, kind, device)
+    size = flat(shape)
+    nbytes = _nbytes(size, kind)
+    lengths = _lengths(sizes, _ranks(group), 0) if sizes is not None else ()
+    return empty_in(_scope(group, lengths, kind, (operation, nbytes, graph)), size, kind, device)
 
 
 def _scope(
-    group: ProcessGroup | None, sizes: Sequence[int] | None, dtype: dtype, hints: tuple[str | None, int, bool]
+    group: ProcessGroup | None, lengths: Sequence[int], dtype: dtype, hints: tuple[str | None, int, bool]
 ) -> Scope | NoScope:
     operation, nbytes, graph = hints
     if operation is None:
-        return symmetric(group, disabled=not _equal(sizes), graph=graph)
+        return symmetric(group, disabled=not _equal(lengths), graph=graph)
     return symmetric(
         group,
-        disabled=not _equal(sizes),
+        disabled=not _equal(lengths),
         graph=graph,
         operation=operation,
         nbytes=1 << nbytes.bit_length() >> 1,
@@ -83,13 +89,14 @@ def empty_in(scope: Scope | NoScope, shape: Sequence[Any], dtype: dtype | None, 
     """Return an uninitialised tensor of a scope, which begins and ends here; see :func:`empty`."""
     import torch
 
+    shape = tuple(shape)
     with scope:
         try:
-            return torch.empty(*shape, dtype=dtype, device=device)
+            return torch.empty(shape, dtype=dtype, device=device)
         except torch.OutOfMemoryError:
             if not scope.give_back_cache():
                 raise
-        return torch.empty(*shape, dtype=dtype, device=device)
+        return torch.empty(shape, dtype=dtype, device=device)
 
 
 def all_reduce(tensor: Tensor, group: ProcessGroup | None = None, op: Any = None) -> Tensor:
@@ -136,22 +143,22 @@ def all_gather_into_tensor(
         a new tensor of shape (sum of sizes, ...), symmetric if the sizes are equal.
 
     Raises:
-        ValueError: `sizes` has not one entry for each rank, or another one for this rank than `shard`.
+        ValueError: `sizes` has not one entry for each rank, or another one for this rank than `shard`; or `shard` has
+            no dimension.
         RegistrationError, PoolLimitError: see :func:`tracehook.symmetric`.
 
     """
     import torch.distributed as dist
 
-    local(shard)
-    ranks = dist.get_world_size(group)
-    lengths = _lengths(sizes, ranks, shard.shape[0])
+    rows = _rows(shard)
+    lengths = _lengths(sizes, dist.get_world_size(group), rows)
     shape = (sum(lengths), *shard.shape[1:])
     hints = ("all_gather", math.prod(shape) * shard.itemsize, False)
-    out = empty_in(_scope(group, sizes, shard.dtype, hints), shape, shard.dtype, shard.device)
-    if _equal(sizes):
+    out = empty_in(_scope(group, lengths, shard.dtype, hints), shape, shard.dtype, shard.device)
+    if _equal(lengths):
         all_gather_single(out, shard, group)
     else:
-        _expect(shard.shape[0], lengths[dist.get_rank(group)], "the shard's first dimension")
+        _expect(rows, lengths[dist.get_rank(group)], "the shard's first dimension")
         dist.all_gather(list(out.split(lengths)), shard, group=group)
     return out
 
@@ -160,8 +167,7 @@ def all_gather(shard: Tensor, group: ProcessGroup | None = None, sizes: Sequence
     """Return the shards of all ranks as a list of views of the result of :func:`all_gather_into_tensor`; see there."""
     import torch.distributed as dist
 
-    local(shard)
-    lengths = _lengths(sizes, dist.get_world_size(group), shard.shape[0])
+    lengths = _lengths(sizes, dist.get_world_size(group), _rows(shard))
     return list(all_gather_into_tensor(shard, group, sizes).split(lengths))
 
 
@@ -182,27 +188,25 @@ def reduce_scatter_tensor(
         a new tensor of shape (sizes[rank], ...), symmetric if the sizes are equal.
 
     Raises:
-        ValueError: the ranks cannot share the first dimension equally, or `sizes` does not fit it or the group.
+        ValueError: there is no first dimension, the ranks cannot share it equally, or `sizes` does not fit it or the
+            group.
         RegistrationError, PoolLimitError: see :func:`tracehook.symmetric`.
 
     """
     import torch.distributed as dist
 
-    local(whole)
-    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    if sizes is None and whole.shape[0] % ranks:
-        raise ValueError(
-            f"the first dimension is {whole.shape[0]}, which {ranks} ranks cannot share equally: pass sizes="
-        )
-    lengths = _lengths(sizes, ranks, whole.shape[0] // ranks)
+    rows, ranks, rank = _rows(whole), dist.get_world_size(group), dist.get_rank(group)
+    if sizes is None and rows % ranks:
+        raise ValueError(f"the first dimension is {rows}, which {ranks} ranks cannot share equally: pass sizes=")
+    lengths = _lengths(sizes, ranks, rows // ranks)
     operator = dist.ReduceOp.SUM if op is None else op
     shape = (lengths[rank], *whole.shape[1:])
     hints = ("reduce_scatter", whole.nbytes, False)
-    out = empty_in(_scope(group, sizes, whole.dtype, hints), shape, whole.dtype, whole.device)
-    if _equal(sizes):
+    out = empty_in(_scope(group, lengths, whole.dtype, hints), shape, whole.dtype, whole.device)
+    if _equal(lengths):
         reduce_scatter_single(out, whole, operator, group)
     else:
-        _expect(whole.shape[0], sum(lengths), "the input's first dimension")
+        _expect(rows, sum(lengths), "the input's first dimension")
         dist.reduce_scatter(out, list(whole.split(lengths)), op=operator, group=group)
     return out
 
@@ -214,22 +218,44 @@ def flat(shape: Sequence[Any]) -> Sequence[int]:
 
 def _nbytes(shape: Sequence[Any], dtype: dtype) -> int:
     try:
-        found: int = math.prod(map(index, flat(shape))) * dtype.itemsize
+        found: int = math.prod(map(index, shape)) * dtype.itemsize
     except (TypeError, AttributeError):  # torch writes many lines
         raise TypeError(f"tracehook.empty: expected whole numbers and a torch.dtype, got {shape}, {dtype!r}") from None
     return found
 
 
-def _equal(sizes: Sequence[int] | None) -> bool:
-    return sizes is None or len(set(sizes)) <= 1
+def _equal(lengths: Sequence[int]) -> bool:
+    return len(set(lengths)) <= 1
+
+
+def _ranks(group: Any) -> int:
+    """Return the size of the group, -1 if this rank knows none."""
+    import torch.distributed as dist
+
+    if not any_exists():
+        return -1
+    found = dist.group.WORLD if group is None else group
+    return found.size() if isinstance(found, dist.ProcessGroup) else -1
+
+
+def _rows(tensor: Tensor) -> int:
+    local(tensor)
+    if not tensor.shape:
+        raise ValueError("tracehook: expected a tensor of one dimension or more, got one of none: give tensor.view(1)")
+    rows: int = tensor.shape[0]
+    return rows
 
 
 def _lengths(sizes: Sequence[int] | None, ranks: int, own: int) -> list[int]:
     if sizes is None:
         return [own] * ranks
-    if len(sizes) != ranks:
-        raise ValueError(f"sizes has {len(sizes)} entries, the group has {ranks} ranks: give one for each")
-    return list(sizes)
+    try:
+        lengths = [index(size) for size in sizes]
+    except TypeError:
+        raise TypeError(f"tracehook: sizes is {sizes!r}: expected a whole number for each rank") from None
+    if len(lengths) != ranks >= 0:
+        raise ValueError(f"sizes has {len(lengths)} entries, the group has {ranks} ranks: give one for each")
+    return lengths
 
 
 def _expect(found: int, wanted: int, what: str) -> None:

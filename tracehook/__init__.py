@@ -237,7 +237,7 @@ def attach_communicator(pointer: int, *, device: int | None = None, name: str | 
         True; False if tracehook knows the communicator already.
 
     Raises:
-        ValueError: `pointer` is 0.
+        ValueError: `pointer` is no address.
         RuntimeError: tracehook is not enabled, or torch has no NCCL.
 
     """

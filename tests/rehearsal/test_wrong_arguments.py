@@ -10,6 +10,10 @@ BYTES = "ValueError: tracehook.reserve: expected bytes, got "
 SHAPE = "TypeError: tracehook.empty: expected whole numbers and a torch.dtype, got "
 COMMUNICATOR = "TypeError: tracehook: str is no communicator: expected an ncclComm_t as int or "
 NO_TENSOR = "TypeError: tracehook: expected a tensor, got "
+HINT_BYTES = "TypeError: tracehook: nbytes is {}: expected a number of bytes, such as 1 << 20"
+NO_FLAG = "TypeError: tracehook: graph is {}: expected True or False"
+NO_TYPE = "TypeError: tracehook: dtype is {}: expected "
+NO_ADDRESS = "ValueError: tracehook: {} has no NCCL communicator: make the communicator before"
 SIZES = "TypeError: tracehook: sizes is {}: expected a whole number for each rank"
 COUNT = "ValueError: sizes has {} entries, the group has 1 ranks: give one for each"
 NO_ROWS = "ValueError: tracehook: expected a tensor of one dimension or more, got one of none: "
@@ -19,6 +23,9 @@ NO_PEER = "ValueError: peers of group 0: rank a is no peer of rank 0: expected a
 ON_DEVICE = "torch.ones(2, device='cuda')"
 BEFORE = {
     "tracehook.symmetric()": NO_GROUP,
+    "tracehook.symmetric('x')": f"{NO_MEMBER}'x'",
+    "tracehook.symmetric([5])": f"{NO_MEMBER}5",
+    "tracehook.symmetric([])": NO_GROUP,
     "tracehook.sync()": NO_GROUP,
     "tracehook.empty(2)": NO_GROUP,
     "tracehook.ipc.PeerGroup()": NO_GROUP,
@@ -32,11 +39,26 @@ AFTER = {
     "tracehook.symmetric(communicator=4096, operation='all_reduse')": OPERATION,
     "tracehook.symmetric(nbytes='1MiB')": "TypeError: tracehook: nbytes is '1MiB': expected a number of bytes",
     "tracehook.symmetric(dtype=torch.half)": "TypeError: tracehook: dtype is torch.float16: expected torch's name ",
+    "tracehook.symmetric(operation=['x'])": "ValueError: tracehook: the operation is ['x']: give one of all_gather, ",
+    "tracehook.symmetric(communicator=4096, dtype=['x'])": NO_TYPE.format("['x']"),
+    "tracehook.symmetric(dtype=['x'])": NO_TYPE.format("['x']"),
+    "tracehook.symmetric(nbytes=[1])": HINT_BYTES.format("[1]"),
+    "tracehook.symmetric(nbytes=-5)": HINT_BYTES.format("-5"),
+    "tracehook.symmetric(nbytes=True)": HINT_BYTES.format("True"),
+    "tracehook.symmetric(graph=[1])": NO_FLAG.format("[1]"),
+    "tracehook.symmetric(graph='yes')": NO_FLAG.format("'yes'"),
+    "tracehook.symmetric(graph=1, nbytes=0)": "<scope of tracehook.symmetric: group 0>",
+    "tracehook.symmetric(graph=None)": "<scope of tracehook.symmetric: group 0>",
+    "tracehook.symmetric(communicator=True)": NO_ADDRESS.format("True"),
+    "tracehook.symmetric(communicator=2**70)": NO_ADDRESS.format(2**70),
     "tracehook.symmetric()": "<scope of tracehook.symmetric: group 0>",
     "tracehook.symmetric(disabled=True)": "<scope of tracehook.symmetric that does nothing>",
     "tracehook.reserve('1GiB')": f"{BYTES}'1GiB'",
     "tracehook.reserve(1.5)": f"{BYTES}1.5",
     "tracehook.reserve(1, small_nbytes=-1)": f"{BYTES}-1",
+    "tracehook.reserve(True)": f"{BYTES}True",
+    "tracehook.reserve(2**70)": f"{BYTES}{2**70}",
+    "tracehook.reserve(0, small_nbytes=False)": f"{BYTES}False",
     "tracehook.reserve(1, 'tp')": NO_MEMBER,
     "tracehook.sync('tp')": NO_MEMBER,
     "tracehook.trim('tp')": NO_MEMBER,
@@ -61,6 +83,10 @@ AFTER = {
     "tracehook.ipc.PeerGroup().get(torch.ones(1))": f"{NO_KIND} PeerTensor, got Tensor",
     "tracehook.ipc.PeerGroup().release(None)": f"{NO_KIND} Tensor, got NoneType",
     f"tracehook.explain({ON_DEVICE}, 'tp')": NO_MEMBER,
+    f"tracehook.explain({ON_DEVICE}, operation=5)": "ValueError: tracehook: the operation is 5: give one of all_gather",
+    f"tracehook.explain({ON_DEVICE}, operation='reduce', reduction=5)": "ValueError: tracehook: the reduction is '5': ",
+    f"tracehook.explain({ON_DEVICE}, operation='reduce', dtype='float')": NO_TYPE.format("'float'"),
+    f"tracehook.is_symmetric({ON_DEVICE}, [dist.group.WORLD])": f"{NO_MEMBER}[<",
     f"tracehook.is_symmetric({ON_DEVICE}, 'tp')": NO_MEMBER,
     f"tracehook.all_reduce({ON_DEVICE}, 'tp')": NO_MEMBER,
     "tracehook.explain(3)": f"{NO_TENSOR}3",
@@ -80,6 +106,7 @@ AFTER = {
     "tracehook.rendezvous(3)": f"{NO_TENSOR}3",
     "tracehook.attach_communicator(0)": "ValueError: tracehook: 0 has no NCCL communicator",
     "tracehook.attach_communicator(-5)": "ValueError: tracehook: -5 has no NCCL communicator",
+    "tracehook.attach_communicator(True)": NO_ADDRESS.format("True"),
     "tracehook.attach_communicator('x')": COMMUNICATOR,
     "tracehook.detach_communicator('x')": COMMUNICATOR,
     "tracehook.use_store('x')": "TypeError: tracehook.use_store: expected a torch.distributed.Store or None, got 'x'",

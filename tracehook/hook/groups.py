@@ -139,11 +139,9 @@ def resolve(group: ProcessGroup | Sequence[ProcessGroup] | None) -> tuple[Proces
     """Return the groups that are meant: the default group for None; without those that this rank is no member of."""
     import torch.distributed as dist
 
-    if not any_exists():
-        raise RuntimeError(f"tracehook: {NO_GROUP if group is None else _FOREIGN}")
-    if group is None:
-        default = dist.group.WORLD
-        return (default,) if default is not None else ()
+    is_there = any_exists()
+    if group is None and not is_there:
+        raise RuntimeError(f"tracehook: {NO_GROUP}")
     given = (group,) if isinstance(group, str) or not isinstance(group, Sequence) else group
     members = [one if one is not None else dist.group.WORLD for one in given]
     outside: Any = dist.GroupMember.NON_GROUP_MEMBER
@@ -153,6 +151,8 @@ def resolve(group: ProcessGroup | Sequence[ProcessGroup] | None) -> tuple[Proces
             raise TypeError(
                 f"tracehook: expected a process group, such as dist.new_group(...) or mesh.get_group(...), got {one!r}"
             )
+    if not is_there:
+        raise RuntimeError(f"tracehook: {_FOREIGN if found else NO_GROUP}")
     return found
 
 

@@ -134,14 +134,14 @@ def path_of(
 
 def check_names(operation: str, reduction: str) -> tuple[str, str]:
     """Return both names as the table has them; ValueError for one that it does not have."""
-    operation, reduction = _CALLED.get(operation, operation), reduction.rpartition(".")[2].lower()
+    operation, reduction = _CALLED.get(str(operation), operation), str(reduction).rpartition(".")[2].lower()
     _check("operation", operation, OPERATIONS)
     _check("reduction", reduction, REDUCTIONS)
     return operation, reduction
 
 
 def _check(what: str, given: str, known: frozenset[str]) -> None:
-    if given not in known:
+    if not isinstance(given, str) or given not in known:
         raise ValueError(f"tracehook: the {what} is {given!r}: give one of {', '.join(sorted(known))}")
 
 

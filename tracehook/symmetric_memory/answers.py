@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracehook.nccl.paths import PLAIN, Path, check_names
+from tracehook.nccl.paths import PLAIN, Path
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype
@@ -55,9 +55,8 @@ class Asked(NamedTuple):
     other: Tensor | None
 
 
-def path_without_windows(asked: Asked, answer: Explanation) -> Path:
+def path_without_windows(answer: Explanation) -> Path:
     """Return the path where nothing can lie in a window, for the reason of the answer."""
-    check_names(asked.operation, asked.reduction)
     return Path(PLAIN, answer.reason, answer.text)
 
 
@@ -71,6 +70,11 @@ def local(tensor: Any) -> Any:
     if not hasattr(tensor, "data_ptr"):
         raise TypeError(f"tracehook: expected a tensor, got {tensor!r}")
     return getattr(tensor, "_local_tensor", tensor)
+
+
+def is_bytes(given: Any) -> bool:
+    """Whether it is a number of bytes, for which no program means True."""
+    return isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 1 << 63
 
 
 def place(tensor: Tensor) -> tuple[int, int] | None:

@@ -97,7 +97,7 @@ def _no(reason: str, text: str) -> Explanation:
 def _path(asked: Asked, tensor: torch.Tensor, found: GroupWindows | None, answer: Explanation) -> Path:
     """Return the path of a collective that fills `tensor`, and reads `asked.other` or works in place."""
     if found is None or answer.reason == "other_device":
-        return path_without_windows(asked, answer)
+        return path_without_windows(answer)
     ranks, communicator = found.facts.ranks, found.communicator()
     source = tensor if asked.other is None else asked.other
     dtype = asked.dtype or tensor.dtype

@@ -7,6 +7,7 @@ from typing import Any
 
 # In this order: a group coordinator of SGLang, one of vLLM, then what holds the handle itself (pynccl, CuPy; nccl4py).
 _HOLDERS = ("pynccl_comm", "device_communicator", "comm", "ptr")
+_ADDRESSES = 1 << 64  # above them all; True is 1
 
 
 def handle(communicator: Any) -> int:
@@ -22,7 +23,7 @@ def handle(communicator: Any) -> int:
 
     """
     found = _handle(communicator)
-    if found <= 0:
+    if not 1 < found < _ADDRESSES:
         what = communicator if isinstance(communicator, int) else type(communicator).__name__
         raise ValueError(f"tracehook: {what} has no NCCL communicator: make the communicator before")
     return found

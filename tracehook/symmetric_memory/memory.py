@@ -267,7 +267,7 @@ class SymmetricMemory:
 
     def holder(self, group: ProcessGroup | None) -> Callable[[int, int], bool] | None:
         """Return what tells whether (address, bytes) lies in a window of the group."""
-        resolved = groups.resolve(group) if groups.any_exists() else ()
+        resolved = groups.resolve((group,)) if groups.any_exists() else ()
         found = self._groups.get(id(resolved[0])) if resolved else None
         communicator = found.communicator() if found is not None else None
         return communicator.holder() if communicator is not None else None

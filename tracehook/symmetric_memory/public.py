@@ -6,7 +6,7 @@ Imports torch, and makes the memory of this process, only at the first use.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracehook.hook import groups as group_names
@@ -14,7 +14,7 @@ from tracehook.hook import registration
 from tracehook.hook.service import service
 from tracehook.nccl.paths import check_names
 from tracehook.symmetric_memory import state
-from tracehook.symmetric_memory.answers import Asked, Explanation, local, path_without_windows, place, span
+from tracehook.symmetric_memory.answers import Asked, Explanation, is_bytes, local, path_without_windows, place, span
 from tracehook.symmetric_memory.handle import handle
 from tracehook.symmetric_memory.scope import NO_SCOPE, NoScope, left_to_python
 from tracehook.symmetric_memory.state import Switch, existing, holders, ordinary_types, scopes, scopes_of_others
@@ -75,7 +75,7 @@ def symmetric(
         dtype: a hint for policies: torch's name of the elements' type, such as ``"bfloat16"``.
 
     Raises:
-        TypeError: `group` or `communicator` is none, or a hint has another type.
+        TypeError: `group` or `communicator` is none, or a hint or `graph` has another type.
         ValueError: `communicator` has no handle yet, or the program gave a group too; or `operation` is none.
         RuntimeError: tracehook does not know the communicator, its ranks have no store, or the group has no NCCL.
 
@@ -100,7 +100,10 @@ def symmetric(
         return _scope_of(group, communicator, graph, (operation, nbytes, dtype))
     if group is None and Switch.members is not None:
         group = Switch.members.WORLD
-    scope = scopes.get((id(group), graph, (operation, nbytes, dtype)))
+    try:
+        scope = scopes.get((id(group), graph, (operation, nbytes, dtype)))
+    except TypeError:  # what has no hash is no hint
+        scope = None
     if scope is not None and scope.refs[0]() is group:
         return scope
     return _scope(group, graph, (operation, nbytes, dtype))
@@ -123,10 +126,13 @@ def _scope(group: Groups, graph: bool, hints: Hints) -> Scope | NoScope:
     if not groups:
         return _outside(())
     key = (*map(id, groups), graph, hints)
-    scope = scopes.get(key)
+    try:
+        scope = scopes.get(key)
+    except TypeError:
+        scope = None
     if scope is not None and scope.belongs_to(groups):
         return scope
-    _require_hints(*hints)
+    _require_hints(graph, *hints)
     windows = [memory.windows(member) for member in groups if not memory.leaves_out(member)]
     whole = len(windows) == len(groups)
     made = (memory.scope(windows, groups, graph, hints) if whole else None) or _outside(groups)
@@ -146,10 +152,13 @@ def _scope_of(group: Groups, communicator: Any, graph: bool, hints: Hints) -> Sc
     if memory is None:
         return NO_SCOPE
     key = (handle(communicator), graph, hints)
-    known = scopes_of_others.get(key)
+    try:
+        known = scopes_of_others.get(key)
+    except TypeError:
+        known = None
     if known is not None and group is None and known[1].lives():  # addresses are used again
         return known[0]
-    _require_hints(*hints)
+    _require_hints(graph, *hints)
     (windows,) = memory.chosen(group, communicator)
     made = memory.scope([windows], (), graph, hints) or _outside(())
     for old, (_, found) in list(scopes_of_others.items()):  # other threads make scopes meanwhile
@@ -161,10 +170,12 @@ def _scope_of(group: Groups, communicator: Any, graph: bool, hints: Hints) -> Sc
     return made
 
 
-def _require_hints(operation: str | None, nbytes: int | None, dtype: str | None) -> None:
+def _require_hints(graph: bool, operation: str | None, nbytes: int | None, dtype: str | None) -> None:
+    if isinstance(graph, str) or not isinstance(graph, Hashable):
+        raise TypeError(f"tracehook: graph is {graph!r}: expected True or False")
     if operation is not None:
         check_names(operation, "sum")
-    if nbytes is not None and not isinstance(nbytes, int):
+    if nbytes is not None and not is_bytes(nbytes):
         raise TypeError(f"tracehook: nbytes is {nbytes!r}: expected a number of bytes, such as 1 << 20")
     if dtype is not None and not isinstance(dtype, str):
         raise TypeError(f"tracehook: dtype is {dtype!r}: expected torch's name of a type, such as 'bfloat16'")
@@ -267,13 +278,18 @@ def explain(
         a named tuple (symmetric, reason, text), with the path and the local registration as attributes.
 
     Raises:
-        TypeError: `tensor` is no tensor.
+        TypeError: `tensor` is no tensor, or `dtype` no type.
         ValueError: `operation` or `reduction` has none of these names.
 
     """
     tensor = local(tensor)
     second = local(other) if other is not None else None
-    asked = Asked(operation, dtype, reduction, second) if operation is not None else None
+    asked = None
+    if dtype is not None and not hasattr(dtype, "itemsize"):
+        raise TypeError(f"tracehook: dtype is {dtype!r}: expected a torch.dtype, such as torch.bfloat16")
+    if operation is not None:
+        check_names(operation, reduction)
+        asked = Asked(operation, dtype, reduction, second)
     memory = Switch.memory
     unavailable = Switch.unavailable if Switch.host is not None else None
     if tensor.device.type != "cuda":
@@ -295,7 +311,7 @@ def explain(
         )
     else:
         return _with_registration(memory.explain(tensor, span(tensor), group, communicator, asked), tensor, group)
-    answer = answer if asked is None else answer.with_path(path_without_windows(asked, answer))
+    answer = answer if asked is None else answer.with_path(path_without_windows(answer))
     return _with_registration(answer, tensor, group)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tracehook.hook.torch_modes import empty_bytes, past_modes
+from tracehook.symmetric_memory.answers import is_bytes
 from tracehook.symmetric_memory.public import symmetric
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def reserve(
 
     """
     for given in (nbytes, small_nbytes):
-        if not isinstance(given, int) or given < 0:
+        if not is_bytes(given):
             raise ValueError(f"tracehook.reserve: expected bytes, got {given!r}: give a whole number, such as 1 << 30")
     large = [max(nbytes, _SMALL + 1)] if nbytes else []
     sizes = large + [_SMALL] * -(-small_nbytes // _SMALL)

@@ -95,6 +95,13 @@ def test_giving_without_getting(tmp_path: Path) -> None:
         assert facts["from_left"] == (rank - 1) % ranks
 
 
+def test_a_group_that_was_split(tmp_path: Path) -> None:
+    """Its name is no place to meet: it differs between ranks that are in other numbers of groups."""
+    run = play(tmp_path, "split")
+    assert [facts["names"] for facts in run.told] == [2, 2]
+    assert [facts["from_left"] for facts in run.told] == [1.0, 0.0]
+
+
 def test_calls_of_other_ranks_in_any_order(tmp_path: Path) -> None:
     """An exchange waits for the ranks of its own call, and for no later call of them."""
     run = play(tmp_path, "orders", ranks=3)

@@ -41,7 +41,7 @@ def test_nothing_is_lent_to_a_peer_that_ended() -> None:
     loan: Any = SimpleNamespace(export=SimpleNamespace(number=1, loans={}, links=set()), number=2, links=set())
     exports: Any = Exports(lambda *_: False)
     with pytest.raises(PeerLost):
-        exports._lend(link, loan, 1.0)
+        exports._lend(link, (loan, None), 1.0)
     assert (loan.links, loan.export.links) == (set(), set())
 
 

@@ -26,6 +26,7 @@ _FOREIGN = (
 NO_GROUP = "there is no process group: call torch.distributed.init_process_group first"
 _USUAL_TIMEOUT = 600.0  # seconds: of torch's groups with NCCL
 _BETWEEN_TRIES = 0.1  # seconds
+_HASHED = 40  # letters of a name that torch hashes
 _REACHED = 1.0  # seconds within which a machine answers, or torch shall find out
 # What a machine answers that has no store, and what this one says of addresses that it cannot reach, such as IPv6's.
 _NOBODY_THERE = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EHOSTUNREACH, errno.ENETUNREACH}
@@ -184,6 +185,21 @@ def facts_of_any(group: ProcessGroup, backend: Any = None) -> GroupFacts:
     _, desc, members = name_of(group)
     # Not by torch's table of global ranks: in a group that joins several launches it has the numbers of none of them.
     return GroupFacts(group.group_name, group.rank(), group.size(), device, store, backend, desc, members)
+
+
+def key_of_split(group: ProcessGroup) -> int:
+    """Return the communicator's key of a group that `split_group` made; 0 for another group.
+
+    torch hashes the name of such a group from its ranks and from how many groups the process has, so the name differs
+    between ranks that are in other numbers of groups. The communicator is there from the beginning.
+    """
+    from tracehook import _core
+
+    backend = _nccl_backend(group)
+    if backend is None or group.bound_device_id is None or len(group.group_name) != _HASHED:
+        return 0
+    found = _core.find_communicator(_pointer_on(backend, group.bound_device_id.index))
+    return int(found.key) if found is not None else 0
 
 
 def _used_device(backend: Any) -> int:

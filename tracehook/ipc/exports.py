@@ -27,7 +27,7 @@ from tracehook.ipc import wire
 from tracehook.ipc.events import PeerEvents, number_of, own_life
 from tracehook.ipc.link import Link, close_files
 from tracehook.log import clock
-from tracehook.log.stderr import warn
+from tracehook.log.stderr import say_once
 
 PAUSABLE = "pausable"  # the kind of a segment whose library can take its memory away
 ALLOCATIONS = "allocations"  # the kind of an export that is no segment
@@ -48,6 +48,7 @@ class Loan:
         self.address = storage.data_ptr()
         self.links: set[Link] = set()  # to the peers that have it
         self.is_recalled = False
+        self.is_late = False  # a scope has waited for it in vain
 
     def is_wanted(self) -> bool:
         """Whether somebody here still uses the memory, besides us.
@@ -56,6 +57,10 @@ class Loan:
         """
         is_used = torch._C._storage_Use_Count(self.storage._cdata) > 1 or sys.getrefcount(self.storage) > _ALONE
         return bool(is_used and self.storage.data_ptr() == self.address)
+
+
+# A loan that is to be sent, and its storage: until then the loan may be dropped.
+Prepared = tuple[Loan, Any]
 
 
 class Export:
@@ -127,7 +132,7 @@ class Exports:
 
     # --- offering ---
 
-    def prepare(self, tensor: Tensor, device: int, writable: bool) -> tuple[Loan | None, wire.Offer]:
+    def prepare(self, tensor: Tensor, device: int, writable: bool) -> tuple[Prepared | None, wire.Offer]:
         """Return the loan of a tensor (none if it has no elements), and its record. Raises :class:`PeerError`."""
         _check(tensor, device)
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
@@ -141,7 +146,7 @@ class Exports:
         with self._lock:
             loan = self._loan_of(tensor)
         export = loan.export
-        return loan, wire.Offer(
+        return (loan, tensor.untyped_storage()), wire.Offer(
             export.number,
             export.segment,
             loan.number,
@@ -201,7 +206,7 @@ class Exports:
             )
         return (ALLOCATIONS, 0), address, storage.nbytes(), tensor.device.index
 
-    def send(self, link: Link, data: bytes, loans: Sequence[Loan | None], timeout: float) -> None:
+    def send(self, link: Link, data: bytes, loans: Sequence[Prepared | None], timeout: float) -> None:
         """Send a message with offers, and before it the handles that the peer lacks. Raises PeerLost or PeerError."""
         with self._lock:
             for loan in loans:
@@ -209,13 +214,18 @@ class Exports:
                     self._lend(link, loan, timeout)
             link.send(data, (), timeout)
 
-    def _lend(self, link: Link, loan: Loan, timeout: float) -> None:
+    def _lend(self, link: Link, prepared: Prepared, timeout: float) -> None:
         """Record that the peer has this loan, and send it the handles of its export if it lacks them."""
         if link.ended is not None:  # the thread that saw it drops the records of the link, or has done so
             raise link.lost_error()
+        loan, storage = prepared
         export = loan.export
-        # Its records may have been dropped since it was prepared: the last peer has returned it.
+        # Its records may have been dropped since it was prepared: the last peer has returned it, or another thread's
+        # exchange has failed.
         self._add(export)
+        if loan.storage is None:
+            loan.storage, loan.is_recalled, export.is_recalled = storage, False, False
+            self._loans.setdefault(storage._cdata, loan)
         export.loans[loan.number] = loan
         if link not in export.links:
             self._send_handles(link, export, timeout)
@@ -273,7 +283,8 @@ class Exports:
     def _mark_recalled(self, loan: Loan) -> None:
         if not loan.is_recalled:
             loan.is_recalled = True
-            del self._loans[loan.storage._cdata]
+            if self._loans.get(loan.storage._cdata) is loan:
+                del self._loans[loan.storage._cdata]
 
     def _ask_and_drop(self, export: Export, fresh: Sequence[Loan] = ()) -> None:
         is_wanted = not all(loan.is_recalled for loan in export.loans.values())
@@ -313,26 +324,32 @@ class Exports:
         When they do so depends on each rank; where the next tensors lie must not. Does not wait for groups that are
         open: there a peer unmaps in its next call, which may come after this scope.
         """
+        self.recall_unused()
         deadline = clock.monotonic() + _PATIENCE
-        while self._is_held_for_closed_groups(device):
+        while held := self._held_for_closed_groups(device):
             if clock.monotonic() > deadline:
-                warn(
+                for loan in held:
+                    loan.is_late = True
+                say_once(
                     "a peer still maps memory of a symmetric pool that the program freed, more than "
-                    f"{_PATIENCE:.0f} s after this rank closed the PeerGroup. This scope does without it, so its "
-                    "tensors may lie elsewhere than on other ranks. Let all ranks close the PeerGroup before the scope"
+                    f"{_PATIENCE:.0f} s after this rank closed the PeerGroup. This scope and later ones do without it, "
+                    "so their tensors may lie elsewhere than on other ranks. Before the scope let all ranks close the "
+                    "PeerGroup, and drop their tensors on memory of peers"
                 )
                 return
             clock.sleep(_PAUSE)
 
-    def _is_held_for_closed_groups(self, device: int) -> bool:
+    def _held_for_closed_groups(self, device: int) -> list[Loan]:
         with self._lock:
-            return any(
-                export.device == device
-                and export.is_pool
-                and all(link.is_closing for link in export.links)
-                and not all(loan.is_wanted() for loan in export.loans.values())
-                for export in self._exports.values()
-            )
+            exports = [export for export in self._exports.values() if export.is_pool and export.device == device]
+            return [
+                loan
+                for export in exports
+                for loan in export.loans.values()
+                if loan.is_recalled and not loan.is_late and not loan.is_wanted()
+                # Of a segment that is to be unmapped the last loans stay until it is.
+                if all(link.is_closing for link in (export.links if export.is_recalled else loan.links))
+            ]
 
     # --- what peers report ---
 

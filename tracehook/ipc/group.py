@@ -61,7 +61,8 @@ class PeerGroup:
 
         if timeout is not None and not (isinstance(timeout, Real) and timeout >= 0):
             raise ValueError(f"tracehook: timeout is {timeout!r}: expected seconds, such as 60")
-        found = groups.facts_of_any(groups.resolve(group)[0])
+        own = groups.resolve(group)[0]
+        found = groups.facts_of_any(own)
         torch.cuda.init()
         running = service()
         running.required()
@@ -74,8 +75,10 @@ class PeerGroup:
         self._lock = threading.RLock()  # one call at a time
         self._unusable: str | None = None
         self.is_closing = False
-        store = groups.cloned_store(found.store)
-        name = f"{attempt()}{found.name}"
+        place, name = found.store, f"{attempt()}{found.name}"
+        if key_of_split := groups.key_of_split(own):
+            place, name = groups.below(place), f"{key_of_split:016x}"
+        store = groups.cloned_store(place)
         born = store.add(f"tracehook/peers/{name}/born/{self.rank}", 1)
         key = _core.key_of_name(f"peers:{name}/{born}")
         self._connector = Connector(store, f"tracehook/peers/{name}/{born}", self.about, key, self.rank, found.device)

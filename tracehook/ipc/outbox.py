@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
-from tracehook.ipc.exports import Loan
+from tracehook.ipc.exports import Prepared
 from tracehook.ipc.peer import Peer, Shareable
 from tracehook.ipc.tables import EXPORTS
 
@@ -18,7 +18,7 @@ class OutgoingExchange(NamedTuple):
     """What one peer is given in one exchange."""
 
     form: wire.Form
-    loans: Sequence[Loan | None]
+    loans: Sequence[Prepared | None]
     offers: Sequence[wire.Offer]
 
 

@@ -33,7 +33,7 @@ def find(names: Sequence[str]) -> list[PolicyEntry]:
     return [_load(name, offered[name]) if name in offered else PolicyEntry(name, problem=missing) for name in names]
 
 
-def in_one_line(problem: Exception) -> str:
+def in_one_line(problem: BaseException) -> str:
     """Return type and text of an exception as one line of at most 300 characters."""
     return shorten(" ".join(traceback.format_exception_only(problem)), 300)
 
@@ -53,7 +53,7 @@ def _load(name: str, points: Sequence[metadata.EntryPoint]) -> PolicyEntry:
         return PolicyEntry(name, f"offered by several packages ({package}): uninstall all but one")
     try:
         policy = points[0].load()
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:  # a script that is no module ends the process that imports it
         return PolicyEntry(name, f"{points[0].value} ({package}) cannot be loaded: {in_one_line(problem)}")
     if not callable(policy):
         return PolicyEntry(name, f"{points[0].value} ({package}) is no function but {type(policy).__name__}")

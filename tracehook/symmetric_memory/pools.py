@@ -152,22 +152,20 @@ class Pools:
                         pair.graph.replace_idle()
                         if not pair.graph.open():
                             self._released.remove(pair.graph)
-        if not self.give_up(device):
-            return False
+        # The scopes of other threads end soon: ranks that give back alone would allocate elsewhere then.
+        end = clock.monotonic() + _FOR_SCOPES
+        while not self.give_up(device):
+            if clock.monotonic() > end:
+                return False
+            clock.sleep(0.001)
         # What older pools of torch still held, whose tensors are gone by now.
         torch.cuda.empty_cache()
         return True
 
     def give_up(self, device: int) -> bool:
-        """Have torch give back what no tensor uses of pools that were replaced. See :meth:`release_cache`.
-
-        Waits a moment for the scopes of other threads: ranks that give back alone would allocate elsewhere then.
-        """
-        end = clock.monotonic() + _FOR_SCOPES
-        while not _core.quiet(device):
-            if clock.monotonic() > end:
-                return False
-            clock.sleep(0.001)
+        """Have torch give back what no tensor uses of pools that were replaced. See :meth:`release_cache`."""
+        if not _core.quiet(device):
+            return False
         _core.empty_replaced_pools(device)
         return True
 

@@ -172,6 +172,19 @@ def nothing_back() -> None:
         tell(from_left=value(group.exchange({RIGHT: mine, LEFT: None})[LEFT]))
 
 
+def split() -> None:
+    """A part of the default group, which torch calls otherwise on a rank that is in one group more."""
+    alone = dist.new_group([0])
+    part = dist.split_group(split_ranks=[list(range(WORLD))])
+    names: list[Any] = [None] * WORLD
+    dist.all_gather_object(names, part.group_name)
+    with peers(group=part) as group:
+        mine = ready(RANK, 1)
+        theirs = group.exchange({RIGHT: mine, LEFT: None} if RIGHT != LEFT else {RIGHT: mine})
+        tell(names=len(set(names)), from_left=value(one_of(theirs[LEFT])))
+    del alone
+
+
 def orders() -> None:
     """Three ranks, whose calls name different ranks and come in different orders."""
     mine = ready(RANK, 1)

@@ -133,15 +133,21 @@ def scopes_beside() -> None:
 
 
 def lent() -> None:
-    """Each rank lends its tensor to the others, and closes the group of peers when it likes."""
+    """Each rank lends its tensor to the others, and closes the group of peers when it likes. Another group stays."""
+    others = {*range(WORLD)} - {RANK}
+    with tracehook.symmetric():
+        kept = made(3)
+    beside = PeerGroup()
+    beside.exchange(dict.fromkeys(others, kept))
     for rows in sizes():
         with tracehook.symmetric():
             tensor = made(rows)
         reduced(tensor)
         with PeerGroup() as peers:
-            peers.exchange(dict.fromkeys({*range(WORLD)} - {RANK}, tensor))
+            peers.exchange(dict.fromkeys(others, tensor))
             del tensor
             time.sleep(device_time.choice([0.0, 0.015, 0.04]))
+    beside.close()
 
 
 def nested() -> None:

@@ -57,6 +57,19 @@ ForgottenPools& dropped() { // of these torch has some memory still
     return *one;
 }
 
+// One thread at a time: a pool that another thread is just dropping is in neither list.
+std::mutex& dropping() {
+    static auto* const one = new std::mutex;
+    return *one;
+}
+
+void drop(const HookLibrary& hook_library, int device) {
+    while (const std::optional<Forgotten> pool = replaced().take(device)) {
+        hook_library.drop_pool(device, pool->id.data());
+        dropped().add(*pool);
+    }
+}
+
 } // namespace
 
 std::int32_t Pool::is_current(void* torch_pool) noexcept {
@@ -192,14 +205,13 @@ void Pool::replace_idle() {
 }
 
 void Pool::drop_replaced(const HookLibrary& hook_library, int device) {
-    while (const std::optional<Forgotten> pool = replaced().take(device)) {
-        hook_library.drop_pool(device, pool->id.data());
-        dropped().add(*pool);
-    }
+    const std::lock_guard guard(dropping());
+    drop(hook_library, device);
 }
 
 void Pool::empty_replaced(const HookLibrary& hook_library, const windows::Bank& bank, int device) {
-    drop_replaced(hook_library, device);
+    const std::lock_guard guard(dropping());
+    drop(hook_library, device);
     std::vector<Forgotten> emptied;
     while (const std::optional<Forgotten> pool = dropped().take(device)) {
         hook_library.empty_pool(pool->id.data());

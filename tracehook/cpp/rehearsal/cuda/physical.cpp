@@ -64,8 +64,8 @@ Descriptors& descriptors() {
     return leaked<Descriptors>();
 }
 
-// What `make` returns, from its first moment among them.
-template <typename Make> int kept(Make&& make) {
+// Once: a lock that each kind of maker took again would end every fork.
+void follow_forks() {
     static const int watched =
         pthread_atfork([] { descriptors().mutex.lock(); }, [] { descriptors().mutex.unlock(); },
                        [] {
@@ -77,6 +77,11 @@ template <typename Make> int kept(Make&& make) {
                            descriptors().mutex.unlock();
                        });
     static_cast<void>(watched);
+}
+
+// What `make` returns, from its first moment among them.
+template <typename Make> int kept(Make&& make) {
+    follow_forks();
     const std::lock_guard lock(descriptors().mutex);
     const int file = make();
     if (file >= 0) {

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 
-# The time-out of our own connections, and so of each try to make one anew: longer than the 5 s that a name server costs
-# which loses a packet; torch asks it for the store's name. Between two tries tracehook looks whether the store has
+# The time-out of our own connections, and so of each try to make one anew. torch asks a name server for the store's
+# name, and a lost packet costs 5 s there, so it is longer. Between two tries tracehook looks whether the store has
 # ended. All waits have time-outs of their own.
 _CONNECTS = timedelta(seconds=8)
 # Seconds after the birth of a communicator in which torch enters its group, on a busy machine.

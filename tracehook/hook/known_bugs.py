@@ -35,7 +35,7 @@ def surroundings(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 
 def allocator_settings(environment: Mapping[str, str]) -> str:
-    """Return what torch's allocator is told, by the variable's older name and its newer one."""
+    """Return the settings of torch's allocator, from the older variable and the newer one."""
     names = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
     return ",".join(filter(None, (environment.get(name) for name in names)))
 

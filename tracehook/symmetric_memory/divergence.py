@@ -35,7 +35,7 @@ def in_words(nbytes: int, kind: int, reduction: int, root: int) -> str:
     told = [f"{nbytes} bytes"]
     if reduction >= 0:
         told.append(TYPES[kind] if kind < len(TYPES) else f"type {kind}")
-        told.append(REDUCTIONS[reduction] if reduction < len(REDUCTIONS) else "an operator of its own")
+        told.append(REDUCTIONS[reduction] if reduction < len(REDUCTIONS) else "the program's own operator")
     if root >= 0:
         told.append(f"root {root}")
     return ", ".join(told)

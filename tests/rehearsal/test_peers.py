@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,10 @@ def test_giving_without_getting(tmp_path: Path) -> None:
 
 
 def test_a_group_that_was_split(tmp_path: Path) -> None:
-    """Its name is no place to meet: it differs between ranks that are in other numbers of groups."""
+    """Its name is no place to meet: up to torch 2.13 it differs between ranks that are in other numbers of groups."""
     run = play(tmp_path, "split")
-    assert [facts["names"] for facts in run.told] == [2, 2]
+    names = 2 if tuple(map(int, metadata.version("torch").split(".")[:2])) < (2, 14) else 1
+    assert [facts["names"] for facts in run.told] == [names, names]
     assert [facts["from_left"] for facts in run.told] == [1.0, 0.0]
 
 

@@ -2,12 +2,12 @@
 
 import shutil
 import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.rehearsal import Rehearsal, rehearse
+from support.torch_versions import TORCH
 
 from tracehook.errors import PeerTensorGone
 
@@ -99,7 +99,7 @@ def test_giving_without_getting(tmp_path: Path) -> None:
 def test_a_group_that_was_split(tmp_path: Path) -> None:
     """Its name is no place to meet: up to torch 2.13 it differs between ranks that are in other numbers of groups."""
     run = play(tmp_path, "split")
-    names = 2 if tuple(map(int, metadata.version("torch").split(".")[:2])) < (2, 14) else 1
+    names = 2 if TORCH < (2, 14) else 1
     assert [facts["names"] for facts in run.told] == [names, names]
     assert [facts["from_left"] for facts in run.told] == [1.0, 0.0]
 

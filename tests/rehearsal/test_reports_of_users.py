@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from support.rehearsal import RULES_BROKEN, Rehearsal, rehearse
+from support.torch_versions import TORCH
 
 TIMEOUT = 20  # seconds, of an agreement: nothing here takes that long
 LONG = 60  # seconds that the emulated NCCL waits for a window, and a job for a collective
 HANG = 5  # the same where a rank waits in vain
 # Its allocator orders free blocks by when they were made, where it no longer does by their addresses.
-MAY_KEEP_ORDER = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+MAY_KEEP_ORDER = TORCH >= (2, 13)
 WINDOW = "register a window of the program's own"
 
 

@@ -1,14 +1,12 @@
 """Scopes of symmetric memory: nested, on several groups and threads, ended by exceptions, of groups that have ended."""
 
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.rehearsal import Rehearsal, rehearse
 from support.symmetric import alike, both, play
-
-from tracehook.hook import library as hook_library
+from support.torch_versions import FREES_BESIDE_POOLS, TORCH
 
 MB = 1 << 20
 # What both ranks tell of the cases of one job, each of which has a group of its own.
@@ -87,8 +85,7 @@ def test_threads_that_take_turns(tmp_path: Path) -> None:
 def test_a_question_that_torch_refuses_leaves_nothing(tmp_path: Path) -> None:
     """Each one once left a pool, and twice as much of the process's own memory: 160 MiB after 21, then 320."""
     found = _one("asked_beside_a_scope", tmp_path)
-    looks_beside = tuple(map(int, metadata.version("torch").split(".")[:2])) >= (2, 13)
-    assert found == {"beside": [looks_beside], "grown": 0, "after": True}
+    assert found == {"beside": [FREES_BESIDE_POOLS], "grown": 0, "after": True}
 
 
 def test_a_group_that_is_gone_leaves_no_memory_behind(tmp_path: Path) -> None:
@@ -197,7 +194,7 @@ def _one(name: str, log: Path) -> Any:
 def test_group_made_anew_under_the_same_name(tmp_path: Path) -> None:
     """The ranks of a group that has the name of an earlier one agree anew: unequal sizes are refused."""
     found = _one("same_name", tmp_path)
-    if found["names"] > 1 and hook_library.minor_of(metadata.version("torch")) in ("2.14", "2.15"):
+    if found["names"] > 1 and TORCH in ((2, 14), (2, 15)):
         pytest.skip("this torch gives no name twice")
     assert found["names"] == 1, "what is tested"
     assert found["errors"][0] is None

@@ -6,6 +6,7 @@ from torch.distributed import distributed_c10d
 
 from tracehook import versions
 
+TORCH = tuple(map(int, torch.__version__.split(".")[:2]))  # (2, 11)
 # That of 2.14 hands out no communicator, and its groups have no symmetric memory.
 BY_ITSELF = hasattr(getattr(distributed_c10d, "ProcessGroupNCCL2", None), "_comm_ptr")
 LEGACY = "nccl-legacy" if BY_ITSELF else "nccl"  # the stock group

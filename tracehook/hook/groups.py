@@ -190,8 +190,8 @@ def facts_of_any(group: ProcessGroup, backend: Any = None) -> GroupFacts:
 def key_of_split(group: ProcessGroup) -> int:
     """Return the communicator's key of a group that `split_group` made; 0 for another group.
 
-    torch hashes the name of such a group from its ranks and from how many groups the process has, so the name differs
-    between ranks that are in other numbers of groups. The communicator is there from the beginning.
+    torch before 2.14 hashes the name of such a group from its ranks and from how many groups the process has, so the
+    name differs between ranks that are in other numbers of groups. The communicator is there from the beginning.
     """
     from tracehook import _core
 

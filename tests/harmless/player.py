@@ -23,6 +23,7 @@ from common import RANK, WORLD, until
 import tracehook
 from tracehook.agreement import handshake
 from tracehook.hook.service import service
+from tracehook.ipc import PeerGroup
 from tracehook.policies import installed
 from tracehook.symmetric_memory import state
 
@@ -57,6 +58,7 @@ class Player:
         self.tensors: dict[int, torch.Tensor] = {}
         self.works: dict[int, Any] = {}
         self.graphs: dict[int, Any] = {}
+        self.peer_groups: dict[str, PeerGroup] = {}  # that stay open
         self.owned: list[Any] = []  # communicators that torch did not make, with a tensor
         self.side = torch.cuda.Stream(device)
         self.captured = torch.cuda.Stream(device)
@@ -141,6 +143,8 @@ class Player:
             self.graphs.popitem()[1][0].reset()
         while self.owned:
             self.owned.pop(0)[0].destroy()
+        while self.peer_groups:
+            self.peer_groups.popitem()[1].close()
         self.tensors.clear()
         self.works.clear()
         torch.cuda.synchronize()

@@ -203,7 +203,7 @@ class _Draw:
         """Each rank reads a tensor of another one's; "held": and gives up its own before the last reads are undone."""
         number = self.chance.choice(list(self.live))
         group, size = self.live[number]
-        how = self.some(("ordinary", "held"), 0.4)
+        how = self.some(("ordinary", "held", "on"), 0.4)
         if "held" in how:
             del self.live[number]
         self.add("peers", group, tensors=(number,), sizes=(size,), how=how)

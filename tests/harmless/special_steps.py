@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from typing import TYPE_CHECKING, Any
 
@@ -150,13 +151,19 @@ class SpecialSteps(Player):
         gc.collect()  # a model is full of cycles
 
     def peers(self, at: int, step: Step, group: Any) -> None:
-        """Read the tensor of the rank before, each in a group of peers."""
+        """Read the tensor of the rank before, each in a group of peers; "on": which stays open, and is used again."""
         members = self.members(step.group)
         if len(members) < 2:
             return
         place = members.index(RANK)
         after, before = (place + 1) % len(members), (place - 1) % len(members)
-        with PeerGroup(group) as peers:
+        with contextlib.ExitStack() as stack:
+            if "on" not in step.how:
+                peers = stack.enter_context(PeerGroup(group))
+            elif (found := self.peer_groups.get(step.group)) is not None:
+                peers = found
+            else:
+                peers = self.peer_groups[step.group] = PeerGroup(group)
             mine = self.tensors[step.tensors[0]]
             mine = torch.empty(len(mine), device=device) if "ordinary" in step.how else mine
             self.fill(mine, value(at, RANK))

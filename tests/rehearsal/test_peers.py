@@ -230,6 +230,13 @@ def test_unmapping_beside_a_capture_of_another_thread(tmp_path: Path, kind: str)
         assert (facts["value"], facts["unmapped"], facts["capture"]) == (1.0 - rank, 1, 0), run.output
 
 
+def test_threads_of_one_process_are_no_peers(tmp_path: Path) -> None:
+    """CUDA opens no handle in the process that made it, and says of it only that the context is invalid."""
+    run = rehearse("peers_of_one_process.py", devices=2, log=tmp_path).assert_good()
+    for rank in (0, 1):
+        assert f"rank {1 - rank} is a thread of this process" in run.facts()[f"rank{rank}"]
+
+
 def test_nothing_is_left(tmp_path: Path) -> None:
     """After close() the process has the mappings and file descriptors that it had before."""
     run = play(tmp_path, "nothing_left")

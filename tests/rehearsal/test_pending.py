@@ -10,7 +10,7 @@ JOB = "pending.py"
 
 
 @pytest.mark.parametrize(
-    "case", ["side_stream", "sends", "inside", "other_thread", "scopes_beside", "lent", "nested", "equal"]
+    "case", ["side_stream", "sends", "inside", "other_thread", "scopes_beside", "lent", "lent_on", "nested", "equal"]
 )
 def test_places_do_not_depend_on_the_device(tmp_path: Path, case: str) -> None:
     """Ranks whose devices take different times get the same places, and use memory again."""
@@ -19,6 +19,14 @@ def test_places_do_not_depend_on_the_device(tmp_path: Path, case: str) -> None:
     assert both(run, "wrong") == [False, False]
     assert alike(run, "distinct") < len(places), "memory is used again"
     assert "tracehook:" not in run.finished.err, run.output
+
+
+def test_a_program_hears_that_what_it_lends_comes_back_when_the_group_is_closed(tmp_path: Path) -> None:
+    """A loop that lends new tensors of scopes needs more memory in each turn: each rank says so once."""
+    run = play(JOB, "lent_much", "1", log=tmp_path).assert_good()
+    said = [line for line in run.finished.err.splitlines() if line.startswith("tracehook:")]
+    assert len(said) == 2, run.output
+    assert all("more than 256 MiB, that it has lent to peers" in line for line in said), said
 
 
 @pytest.mark.parametrize("nccl2", ["0", pytest.param("1", marks=needs_any_nccl2)])

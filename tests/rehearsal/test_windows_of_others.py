@@ -43,6 +43,7 @@ def test_windows_of_a_group_of_calls_are_compared(tmp_path: Path) -> None:
             (True, False, 4 << 20),
             (True, False, 8 << 20),
         ]
+        assert [event["addr"] for event in run.events("deregister.window", rank)] == [event["addr"] for event in made]
         assert len(run.events("agreement.reached", rank)) == 2
 
 

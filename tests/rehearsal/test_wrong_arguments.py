@@ -5,6 +5,8 @@ from support.rehearsal import Rehearsal, rehearse
 
 NO_GROUP = "RuntimeError: tracehook: there is no process group: call torch.distributed.init_process_group first"
 NO_MEMBER = "TypeError: tracehook: expected a process group, such as dist.new_group(...) or mesh.get_group(...), got "
+ONE_GROUP = "TypeError: tracehook: expected one process group, got "
+NOT_IN_IT = "ValueError: tracehook: this rank is no member of the group: only its members "
 OPERATION = "ValueError: tracehook: the operation is 'all_reduse': give one of all_gather, all_reduce, "
 BYTES = "ValueError: tracehook.reserve: expected bytes, got "
 SHAPE = "TypeError: tracehook.empty: expected whole numbers and a torch.dtype, got "
@@ -73,6 +75,9 @@ AFTER = {
     "tracehook.empty(2, sizes=[3]).shape": "torch.Size([2])",
     "tracehook.empty().shape": "torch.Size([])",
     "tracehook.ipc.PeerGroup('tp')": NO_MEMBER,
+    "tracehook.ipc.PeerGroup([])": f"{ONE_GROUP}0 of them",
+    "tracehook.ipc.PeerGroup([None, None])": f"{ONE_GROUP}2 of them",
+    "tracehook.ipc.PeerGroup(dist.GroupMember.NON_GROUP_MEMBER)": f"{NOT_IN_IT}make a PeerGroup",
     "tracehook.ipc.PeerGroup()": "<PeerGroup: peers of group 0, rank 0 of 1, cuda:0>",
     "tracehook.ipc.PeerGroup(timeout='x')": NO_SECONDS.format("'x'"),
     "tracehook.ipc.PeerGroup(timeout=-1)": NO_SECONDS.format("-1"),
@@ -88,7 +93,12 @@ AFTER = {
     f"tracehook.explain({ON_DEVICE}, operation='reduce', dtype='float')": NO_TYPE.format("'float'"),
     f"tracehook.is_symmetric({ON_DEVICE}, [dist.group.WORLD])": f"{NO_MEMBER}[<",
     f"tracehook.is_symmetric({ON_DEVICE}, 'tp')": NO_MEMBER,
-    f"tracehook.all_reduce({ON_DEVICE}, 'tp')": NO_MEMBER,
+    **{
+        f"tracehook.{call}({ON_DEVICE}, {group})": line
+        for call in ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor")
+        for group, line in {"5": f"{NO_MEMBER}5", "'tp'": f"{NO_MEMBER}'tp'", "[]": f"{ONE_GROUP}0 of them"}.items()
+    },
+    f"tracehook.reduce_scatter_tensor({ON_DEVICE}, dist.GroupMember.NON_GROUP_MEMBER)": NOT_IN_IT,
     "tracehook.explain(3)": f"{NO_TENSOR}3",
     "tracehook.is_symmetric(3)": f"{NO_TENSOR}3",
     "tracehook.is_symmetric([1], communicator=4096)": f"{NO_TENSOR}[1]",

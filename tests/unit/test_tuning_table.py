@@ -117,6 +117,12 @@ def test_a_pipe_is_no_table(tmp_path: Path) -> None:
         load(pipe)
 
 
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    """The system refuses even to look."""
+    with pytest.raises(TableError, match="File name too long: make it with `tracehook tune`"):
+        load(tmp_path / ("x" * 300))
+
+
 def test_all_threads_answer_from_one_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the file changes while they come."""
     read: list[int] = []

@@ -157,6 +157,14 @@ def resolve(group: ProcessGroup | Sequence[ProcessGroup] | None) -> tuple[Proces
     return found
 
 
+def resolve_one(group: ProcessGroup | None) -> ProcessGroup | None:
+    """Return the one group that is meant, as :func:`resolve` does; None if this rank is no member of it."""
+    found = resolve(group)
+    if isinstance(group, Sequence) and not isinstance(group, str):
+        raise TypeError(f"tracehook: expected one process group, got {len(group)} of them")
+    return found[0] if found else None
+
+
 def facts(group: ProcessGroup) -> GroupFacts:
     """Return the facts of a group with an NCCL backend."""
     backend = _nccl_backend(group)

@@ -33,6 +33,7 @@ PAUSABLE = "pausable"  # the kind of a segment whose library can take its memory
 ALLOCATIONS = "allocations"  # the kind of an export that is no segment
 _ALONE = 2  # what sys.getrefcount says of an object that only the loan refers to
 _PATIENCE, _PAUSE = 10.0, 0.001  # seconds that a scope waits, and between two looks
+_MUCH = 256 << 20  # bytes: of less no word
 _VIEW = "Share a plain tensor, or a view of it with another shape and type"
 _MOVE = "Copy the tensor to that device first"
 _DTYPES = {getattr(torch, name): number for number, name in enumerate(wire.DTYPES) if hasattr(torch, name)}
@@ -46,6 +47,7 @@ class Loan:
         self.export = export
         self.storage = storage
         self.address = storage.data_ptr()
+        self.nbytes = storage.nbytes()
         self.links: set[Link] = set()  # to the peers that have it
         self.is_recalled = False
         self.is_late = False  # a scope has waited for it in vain
@@ -256,9 +258,20 @@ class Exports:
     # --- the end of a loan ---
 
     def recall_unused(self) -> None:
-        """Ask peers for what nobody here uses any more."""
+        """Ask peers for what nobody here uses any more, but for memory of scopes in groups that are open.
+
+        When a peer returns it depends on the peer's device; where the next tensors of scopes lie must not.
+        """
         with self._lock:
-            self._recall([loan for loan in self._loans.values() if not loan.is_wanted()])
+            unused = [loan for loan in self._loans.values() if not loan.is_wanted()]
+            held = [loan for loan in unused if loan.export.is_pool and not all(one.is_closing for one in loan.links)]
+            self._recall([loan for loan in unused if loan not in held])
+            if sum(loan.nbytes for loan in held) > _MUCH:
+                say_once(
+                    f"this program freed tensors of scopes, more than {_MUCH >> 20} MiB, that it has lent to peers. "
+                    "Their memory comes back when it closes the PeerGroup. Lend the same tensors again in place of new "
+                    "ones, or close the group now and then"
+                )
 
     def drop_unlent(self) -> None:
         """Hold nothing for an exchange that failed before a peer had it."""
@@ -321,8 +334,8 @@ class Exports:
     def wait_for_closed_groups(self, device: int) -> None:
         """Before a scope: wait until peers have unmapped what the program freed and had lent in groups that it closed.
 
-        When they do so depends on each rank; where the next tensors lie must not. Does not wait for groups that are
-        open: there a peer unmaps in its next call, which may come after this scope.
+        When they do so depends on each rank; where the next tensors lie must not. In groups that are open peers are
+        not asked for it.
         """
         self.recall_unused()
         deadline = clock.monotonic() + _PATIENCE

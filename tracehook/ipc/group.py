@@ -61,7 +61,9 @@ class PeerGroup:
 
         if timeout is not None and not (isinstance(timeout, Real) and timeout >= 0):
             raise ValueError(f"tracehook: timeout is {timeout!r}: expected seconds, such as 60")
-        own = groups.resolve(group)[0]
+        own = groups.resolve_one(group)
+        if own is None:
+            raise ValueError("tracehook: this rank is no member of the group: only its members make a PeerGroup")
         found = groups.facts_of_any(own)
         torch.cuda.init()
         running = service()
@@ -226,8 +228,8 @@ class PeerGroup:
     def release(self, tensor: Tensor) -> bool:
         """Ask the peers to return a tensor's memory now, although this rank still uses it; False if no peer has it.
 
-        Without this call, this rank asks its peers when its last tensor on the memory is gone. It holds the memory
-        until they have returned it.
+        Without this call, this rank asks its peers when its last tensor on the memory is gone; for memory of a scope,
+        when the group is closed. It holds the memory until they have returned it.
         """
         expect(Tensor, tensor)
         with self._lock:

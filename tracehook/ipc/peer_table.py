@@ -11,7 +11,7 @@ import torch
 from tracehook.errors import PeerError, PeerTimeout
 from tracehook.ipc import outbox
 from tracehook.ipc.connector import Connector
-from tracehook.ipc.events import PeerEvents
+from tracehook.ipc.events import PeerEvents, own_life
 from tracehook.ipc.inbox import Inbox
 from tracehook.ipc.peer import Peer, Result
 from tracehook.ipc.semaphores import Semaphores
@@ -97,6 +97,9 @@ class PeerTable:
     def _add_links(self, wanted: Iterable[int]) -> None:
         begin = clock.monotonic_ns()
         for link in self._connector.advance(wanted):
+            if link.life == own_life():
+                text = f"{self.about}: rank {link.peer} is a thread of this process, where CUDA opens no such handles"
+                raise PeerError(text, advice="Hand the thread the tensor itself")
             peer = Peer(link, self.about, self._events)
             self.by_rank[link.peer] = peer
             link.start(self._device.index)

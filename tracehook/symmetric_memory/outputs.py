@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from tracehook.hook.groups import all_gather_single, any_exists, reduce_scatter_single
+from tracehook.hook.groups import all_gather_single, any_exists, reduce_scatter_single, resolve_one
 from tracehook.symmetric_memory.answers import local
 from tracehook.symmetric_memory.public import symmetric
 
@@ -120,6 +120,7 @@ def all_reduce(tensor: Tensor, group: ProcessGroup | None = None, op: Any = None
     import torch.distributed as dist
 
     local(tensor)
+    resolve_one(group)
     flat = empty(tensor.numel(), group=group, dtype=tensor.dtype, device=tensor.device, operation="all_reduce")
     out = flat.view(tensor.shape)
     out.copy_(tensor.detach())
@@ -151,23 +152,22 @@ def all_gather_into_tensor(
     import torch.distributed as dist
 
     rows = _rows(shard)
-    lengths = _lengths(sizes, dist.get_world_size(group), rows)
+    ranks, rank = _place(group)
+    lengths = _lengths(sizes, ranks, rows)
     shape = (sum(lengths), *shard.shape[1:])
     hints = ("all_gather", math.prod(shape) * shard.itemsize, False)
     out = empty_in(_scope(group, lengths, shard.dtype, hints), shape, shard.dtype, shard.device)
     if _equal(lengths):
         all_gather_single(out, shard, group)
     else:
-        _expect(rows, lengths[dist.get_rank(group)], "the shard's first dimension")
+        _expect(rows, lengths[rank], "the shard's first dimension")
         dist.all_gather(list(out.split(lengths)), shard, group=group)
     return out
 
 
 def all_gather(shard: Tensor, group: ProcessGroup | None = None, sizes: Sequence[int] | None = None) -> list[Tensor]:
     """Return the shards of all ranks as a list of views of the result of :func:`all_gather_into_tensor`; see there."""
-    import torch.distributed as dist
-
-    lengths = _lengths(sizes, dist.get_world_size(group), _rows(shard))
+    lengths = _lengths(sizes, _place(group)[0], _rows(shard))
     return list(all_gather_into_tensor(shard, group, sizes).split(lengths))
 
 
@@ -195,7 +195,9 @@ def reduce_scatter_tensor(
     """
     import torch.distributed as dist
 
-    rows, ranks, rank = _rows(whole), dist.get_world_size(group), dist.get_rank(group)
+    rows, (ranks, rank) = _rows(whole), _place(group)
+    if rank < 0:
+        raise ValueError("tracehook: this rank is no member of the group: only its members have a part of the result")
     if sizes is None and rows % ranks:
         raise ValueError(f"the first dimension is {rows}, which {ranks} ranks cannot share equally: pass sizes=")
     lengths = _lengths(sizes, ranks, rows // ranks)
@@ -236,6 +238,12 @@ def _ranks(group: Any) -> int:
         return -1
     found = dist.group.WORLD if group is None else group
     return found.size() if isinstance(found, dist.ProcessGroup) else -1
+
+
+def _place(group: ProcessGroup | None) -> tuple[int, int]:
+    """Return the size of the group and this rank's place in it; -1 for both if it has none."""
+    found = resolve_one(group)
+    return (found.size(), found.rank()) if found is not None else (-1, -1)
 
 
 def _rows(tensor: Tensor) -> int:

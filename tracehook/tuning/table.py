@@ -149,9 +149,9 @@ def load(path: Path) -> Table:
         TableError: it cannot be read, is no table, or has another format.
 
     """
-    if path.exists() and not path.is_file():  # one that nobody writes would never end
-        raise TableError(f"{path}: no file: name the one that `tracehook tune` wrote")
     try:
+        if path.exists() and not path.is_file():  # one that nobody writes would never end
+            raise TableError(f"{path}: no file: name the one that `tracehook tune` wrote")
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:

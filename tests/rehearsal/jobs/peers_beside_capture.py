@@ -39,6 +39,8 @@ with PeerGroup() as group:
     before = IMPORTS.mapped()
     settle()
     with captured_beside(device):
+        if sys.argv[1] == "pool":
+            group.release(mine)  # else it comes back when the group is closed
         del mine, theirs  # each rank wants its own memory back, and the other one unmaps it
         until(has_unmapped, 10)
         tell(unmapped=before - IMPORTS.mapped())

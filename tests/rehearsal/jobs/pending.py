@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -148,6 +149,36 @@ def lent() -> None:
             del tensor
             time.sleep(device_time.choice([0.0, 0.015, 0.04]))
     beside.close()
+
+
+def lent_on() -> None:
+    """The group of peers stays open while the ranks lend tensors and free them, and is closed in the end."""
+    others = {*range(WORLD)} - {RANK}
+    with PeerGroup() as peers:
+        for rows in sizes():
+            with tracehook.symmetric():
+                tensor = made(rows)
+            tensor.copy_(torch.full(tensor.shape, RANK + 1.0))
+            dist.all_reduce(tensor)
+            there: dict[int, Any] = dict(peers.exchange(dict.fromkeys(others, tensor)))
+            if program.random() < 0.5:
+                tell(wrong=any((one.get().cpu() != WORLD * (WORLD + 1) / 2).any() for one in there.values()))
+            busy(torch.cuda.current_stream())
+        del tensor, there
+    for rows in sizes():
+        with tracehook.symmetric():
+            tensor = made(rows)
+        reduced(tensor)
+
+
+def lent_much() -> None:
+    """The program frees tensors that it has lent, and keeps the group open."""
+    with PeerGroup() as peers:
+        for _ in range(4):
+            with tracehook.symmetric():
+                tensor = made(8 << 10)
+            peers.exchange(dict.fromkeys({*range(WORLD)} - {RANK}, tensor))
+            del tensor
 
 
 def nested() -> None:

@@ -91,6 +91,9 @@ def grouped() -> None:
     raw.must(nccl.ncclGroupEnd())
     raw.must(group.all_reduce(memory[0], memory[0]))
     tell(sum=raw.read(memory[0], 0)[0], made=[bool(window.value) for window in windows])
+    raw.meet("used")
+    for window in windows:
+        raw.must(group.drop(window))
 
 
 def unequal() -> None:

@@ -1,6 +1,6 @@
 -- severity: error
 -- sentence: The ranks wanted to register different windows, or had used windows differently; nothing was registered.
--- advice: Let the ranks allocate alike inside their scopes; tracehook.trim(group), called on all ranks, gives back what is not used alike; if threads open scopes at the same time, let each of them use its own group, with SYMM_REGISTER_POLICY=isolated.
+-- advice: Let the ranks allocate alike inside their scopes, and register windows of their own in one order; tracehook.trim(group), called on all ranks, gives back what is not used alike; if threads open scopes at the same time, let each of them use its own group, with SYMM_REGISTER_POLICY=isolated.
 -- divergence: always
 -- needs: agreement.mismatch
 -- What a rank wanted is not in the log, but the memory of its pools that had no window of that communicator is.
@@ -17,7 +17,7 @@ WITH refused AS (
 counted AS (SELECT *, count(*) OVER (PARTITION BY comm, nth, bare) AS alike FROM refused)
 SELECT NULL AS process, list(coalesce(rank, comm_rank) ORDER BY alike, comm_rank) AS ranks, comm, min(ns) AS ns, NULL AS seq,
        format('{}: the ranks ', group_of(comm)) ||
-       CASE WHEN count(bare) = 0 THEN 'had used windows at different places, or were at different points of the program'
+       CASE WHEN count(bare) = 0 THEN 'had used windows at different places, were at different points of the program, or wanted different windows of the program''s own'
        ELSE 'did not agree on what to register, so nothing was; memory without a window: ' ||
             string_agg(format('{} on {}', coalesce(bare, 'none'), who(coalesce(rank, comm_rank), process)), '; ' ORDER BY alike, comm_rank)
        END AS message

@@ -1,10 +1,10 @@
 -- severity: warning
 -- sentence: Registrations were neither undone nor ended with their communicator when the process ended.
--- advice: Call dist.destroy_process_group() at the end of the program, on all ranks.
+-- advice: Call dist.destroy_process_group() at the end of the program, on all ranks; of a communicator that the program made itself, ncclCommDestroy.
 -- divergence: unless all
 SELECT r.process, [r.rank] AS ranks, CASE WHEN count(DISTINCT r.comm) = 1 THEN any_value(r.comm) END AS comm,
        max(p.last_ns) AS ns, NULL AS seq,
-       format('{} ended with {} on {}: {}; {} neither destroyed (dist.destroy_process_group) nor aborted', who(r.rank, r.process),
+       format('{} ended with {} on {}: {}; {} neither destroyed nor aborted', who(r.rank, r.process),
               concat_ws(' and ', CASE WHEN count(*) FILTER (kind = 'local') > 0 THEN
                             format('{} of segments ({})', plural(count(*) FILTER (kind = 'local'), 'registration'),
                                    in_bytes(sum(size) FILTER (kind = 'local'))) END,

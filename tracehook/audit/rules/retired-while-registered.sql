@@ -3,10 +3,11 @@
 -- advice: If hook-stands-aside is found too, do what it says, because another hook left the memory registered; if not, this is a bug of tracehook: report it with the logs.
 -- divergence: unless all
 -- What NCCL refused to deregister is said by registration-failed. Windows that graphs use stay: ended-before-graphs.
--- So do those that a device communicator may use: NCCL ends both with the communicator.
+-- So do those that a device communicator may use, and those of the program (their `memory` is below 0): NCCL ends both
+-- with the communicator.
 WITH held AS (
     SELECT r.* FROM registration r JOIN process p USING (process)
-    WHERE p.lost = 0 AND NOT EXISTS (
+    WHERE p.lost = 0 AND memory >= 0 AND NOT EXISTS (
         FROM event e WHERE e.process = r.process AND e.comm_id = r.comm_id AND e.event = 'deregister.' || r.kind
           AND coalesce(e.segment, e.pool_segment) = r.memory AND e.seq > r.made_seq AND NOT e.ok)
       AND NOT (r.kind = 'window' AND EXISTS (

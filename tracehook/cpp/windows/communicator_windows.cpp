@@ -216,12 +216,14 @@ void CommunicatorWindows::log_window_ended(const Window& window, int result, boo
 void CommunicatorWindows::window_of_others(const Observation& seen, bool later) noexcept {
     const bool accepted = seen.result == 0;
     std::uint32_t ordinal = kNoIndex;
-    if (seen.handle != nullptr) {
+    if (accepted && (seen.handle != nullptr || later)) {
         Window window;
         window.address = seen.address;
         window.size = seen.size;
         window.handle = seen.handle;
-        window.ordinal = ordinal = table_.number();
+        if (!later) {
+            window.ordinal = ordinal = table_.number();
+        }
         const std::lock_guard guard(unconfirmed_mutex_);
         others_.push_back(window);
     }
@@ -254,7 +256,10 @@ void CommunicatorWindows::count_window_of_others(const void* handle) noexcept {
 Window CommunicatorWindows::take_window_of_others(const void* handle) noexcept {
     table_.remove_of_others(handle);
     const std::lock_guard guard(unconfirmed_mutex_);
-    const auto place = std::ranges::find(others_, handle, &Window::handle);
+    auto place = std::ranges::find(others_, handle, &Window::handle);
+    if (place == others_.end()) { // the eldest of those that NCCL made later: it told us no handle
+        place = std::ranges::find(others_, nullptr, &Window::handle);
+    }
     if (place == others_.end()) {
         return {};
     }

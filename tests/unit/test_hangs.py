@@ -173,6 +173,13 @@ def test_what_is_no_file_of_ours_is_passed_over(tmp_path):
     assert find_hang(tmp_path, LIMIT) is None
 
 
+def test_a_rank_that_is_a_thread_is_not_said_to_have_come(wait, pids):
+    """Three ranks of one process: one waits, and of the others only the process is known."""
+    wait.pids = [pids[0]] * 3
+    wait(0, [0], 20)
+    assert wait.hang().lines[0].endswith("for 20 s; another rank of the same process did not come")
+
+
 def test_ranks_that_came_to_one_call_with_what_does_not_fit_all_came(wait):
     """They wait for each other, each of them in that call: nobody is said not to have come to it."""
     for rank in (0, 1):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -259,8 +259,11 @@ def _sentence(same: Sequence[LongWait], by_pid: Mapping[int, Sequence[LongWait]]
     members = ", ".join(member.number for member in first.members)
     who, verb = _names([wait.who for wait in same]), "waits" if len(same) == 1 else "wait"
     # The emulation calls one missing who came to the same call with something that does not fit.
-    here = {wait.who.pid for wait in same}
+    here = Counter(wait.who.pid for wait in same)
     absent = [_doing(rank, by_pid[rank.pid]) for rank in first.missing if rank.pid not in here]
+    ranks_of = Counter(member.pid for member in first.members)
+    if any(ranks_of[rank.pid] > here[rank.pid] > 0 for rank in first.missing):  # its ranks are threads
+        absent.append("another rank of the same process did not come")
     missing = "; ".join(absent) or "all came, and none goes on"
     group = f", group {first.group}" if first.group else ""
     return (

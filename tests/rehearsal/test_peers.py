@@ -230,6 +230,13 @@ def test_unmapping_beside_a_capture_of_another_thread(tmp_path: Path, kind: str)
         assert (facts["value"], facts["unmapped"], facts["capture"]) == (1.0 - rank, 1, 0), run.output
 
 
+def test_memory_of_nccl_may_go_while_peers_have_tensors_open(tmp_path: Path) -> None:
+    """The emulation once took the memory that was freed for that of a tensor, and said that a rule was broken."""
+    run = play(tmp_path, "beside_nccl_memory").assert_good()
+    for rank in (0, 1):
+        assert run.facts(rank)["values"] == [1.0 - rank, 11.0 - rank]
+
+
 def test_threads_of_one_process_are_no_peers(tmp_path: Path) -> None:
     """CUDA opens no handle in the process that made it, and says of it only that the context is invalid."""
     run = rehearse("peers_of_one_process.py", devices=2, log=tmp_path).assert_good()

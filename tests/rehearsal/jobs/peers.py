@@ -1,6 +1,7 @@
 """Peers that map each other's memory; each argument is one case, in their order."""
 
 import contextlib
+import ctypes
 import functools
 import os
 import signal
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import raw
 import torch
 import torch.distributed as dist
 import tracehook
@@ -587,6 +589,16 @@ class Interrupted:
         if self.ends == 1:
             raise KeyboardInterrupt
         self.connector.close()
+
+
+def beside_nccl_memory() -> None:
+    """The program frees memory of ncclMemAlloc while peers have its tensors open, and lends one more after that."""
+    with peers() as group:
+        mine = [ready(RANK + 10 * number, 1) for number in range(2)]
+        before = group.exchange(dict.fromkeys(OTHERS, mine[:1]))
+        raw.must(raw.nccl.ncclMemFree(ctypes.c_void_p(raw.allocate(2))))
+        after = group.exchange(dict.fromkeys(OTHERS, mine[1:]))
+        tell(values=[value(all_of(there[OTHERS[0]])[0]) for there in (before, after)])
 
 
 def nothing_left() -> None:

@@ -59,7 +59,9 @@ bool Memory::free(void* pointer) {
         return false;
     }
     notify(*allocation);
-    IpcExports::instance().withdraw(*allocation);
+    if (!allocation->has_handle) { // else its offset is one in a file of its own
+        IpcExports::instance().withdraw(*allocation);
+    }
     // First forgotten, then given back: another thread may be given the same address at once.
     Unwritten::instance().forget(pointer, allocation->mapped);
     erase(allocation->base);

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import raw
 import torch
 import torch.distributed as dist
 import tracehook
@@ -19,7 +18,7 @@ from tracehook._core import ipc as native
 from tracehook.ipc import PeerGroup, PeerTensor
 from tracehook.ipc.tables import EXPORTS, IMPORTS
 
-from common import MB, RANK, WORLD, filled, settle, start, tell
+from common import MB, RANK, WORLD, filled, must, settle, start, tell
 
 OTHERS = [rank for rank in range(WORLD) if rank != RANK]
 RIGHT, LEFT = (RANK + 1) % WORLD, (RANK - 1) % WORLD
@@ -593,10 +592,13 @@ class Interrupted:
 
 def beside_nccl_memory() -> None:
     """The program frees memory of ncclMemAlloc while peers have its tensors open, and lends one more after that."""
+    nccl = ctypes.CDLL("libnccl.so.2")
     with peers() as group:
         mine = [ready(RANK + 10 * number, 1) for number in range(2)]
         before = group.exchange(dict.fromkeys(OTHERS, mine[:1]))
-        raw.must(raw.nccl.ncclMemFree(ctypes.c_void_p(raw.allocate(2))))
+        memory = ctypes.c_void_p()
+        must(nccl.ncclMemAlloc(ctypes.byref(memory), ctypes.c_size_t(2 * MB)))
+        must(nccl.ncclMemFree(memory))
         after = group.exchange(dict.fromkeys(OTHERS, mine[1:]))
         tell(values=[value(all_of(there[OTHERS[0]])[0]) for there in (before, after)])
 

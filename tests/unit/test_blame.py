@@ -274,6 +274,16 @@ def test_of_a_pair_the_rank_is_named_that_made_another_number_of_calls_than_rank
     assert told in finding.message
 
 
+def test_a_rank_that_left_by_os_exit_is_not_said_to_compute() -> None:
+    """It made one call fewer than the other ranks, which ended in order or wait for it."""
+    made = job(4, {"tp": [[0, 1], [2, 3]]}, lambda rank: ["tp"] * (3 if rank == 1 else 4))
+    made.processes[1].how, made.processes[1].signal, made.processes[1].sender = "os._exit", None, None
+    made.processes[1].status = 0
+    (finding,) = blame.findings(ended(made, (2, 3)))
+    assert finding.ranks[0] == 1
+    assert finding.message.endswith("rank 1 ended by os._exit, or exit of C, without it")
+
+
 def test_if_no_other_ranks_ran_the_same_program_the_calls_of_a_pair_cannot_tell() -> None:
     """Rank 0 may have made one call more, or rank 1 one fewer."""
     groups = {"tp": [[0, 1], [2, 3]], "cp": [[0, 1], [2, 3]]}

@@ -449,6 +449,8 @@ def _doing(job: Callers, culprit: Caller, own: Wait | None, other: Wait) -> str:
         return f"{culprit.name} went on to its {told_call(job, own.step)}, and waits there for {whom(own)}"
     if culprit.ended and culprit.how != "exception":
         return f"{culprit.name} ended in order without it"
+    if culprit.how == "os._exit":
+        return f"{culprit.name} ended by os._exit, or exit of C, without it"
     quiet = since(culprit)
     if culprit.uncounted:
         return f"{culprit.name} made no other call that was counted{quiet}; {_last_is_unknown(culprit)}"

@@ -92,3 +92,12 @@ def test_nothing_dangerous_bears_on_a_plain_job_of_one_host() -> None:
         facts = known.JobFacts({"nccl": nccl, "torch": "2.11.0"}, traits, environment={})
         certain = [one.bug for one in known.bearing_on(facts) if not one.if_also]
         assert [bug.name for bug in certain if bug.is_dangerous and bug.is_of_versions] == []
+
+
+@pytest.mark.parametrize(("attempt", "bears"), [("0", False), ("2", True)])
+def test_a_restart_at_the_same_store_is_known(attempt: str, bears: bool) -> None:
+    """The ranks of a first attempt find nothing there."""
+    environment = {"TORCHELASTIC_RESTART_COUNT": attempt, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    found = known.bearing_on(known.JobFacts(environment=environment))
+    certain = [one.bug.name for one in found if not one.if_also]
+    assert ("pytorch #167288" in certain) == bears

@@ -26,7 +26,8 @@ SELECT any_value(nccl) AS nccl, any_value(torch) AS torch, any_value(driver) AS 
             GROUP BY one.process, one.comm)) AS all_came,
        (SELECT count(*) FROM event WHERE event = 'deregister.stalled') > 0 AS deregistering,
        (SELECT count(*) FROM process WHERE signal = 6) > 0 AS aborts,
-       any_value(nccl_settings) AS environment
+       coalesce(any_value(nccl_settings),  -- else of a job that made no communicator
+                (SELECT any_value(nccl_settings) FROM process WHERE rank IS NOT NULL AND NOT helper)) AS environment
 FROM process WHERE communicators > 0
 """
 

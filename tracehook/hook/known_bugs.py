@@ -18,14 +18,15 @@ from tracehook.versions import nccl_name
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 _NETWORK = Path("/sys/class/infiniband")
-_OF_NCCL = ("NCCL_", "TORCH_NCCL_", "TORCH_DIST_USE_NCCL2", "TORCH_DISTRIBUTED_DEBUG")
+_OF_TORCHRUN = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE")
+_TOLD = ("NCCL_", "TORCH_NCCL_", "TORCH_DIST_USE_NCCL2", "TORCH_DISTRIBUTED_DEBUG", *_OF_TORCHRUN)
 _MOST = 100  # settings in the log
 _LONGEST = 200  # characters of one
 
 
 def surroundings(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Return what the first line of the log says of the machine and of NCCL's settings."""
-    told = [f"{name}={value}"[:_LONGEST] for name, value in sorted(environment.items()) if name.startswith(_OF_NCCL)]
+    told = [f"{name}={value}"[:_LONGEST] for name, value in sorted(environment.items()) if name.startswith(_TOLD)]
     return {
         "machine": platform.machine(),
         "driver": _driver(),

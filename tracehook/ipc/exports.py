@@ -60,6 +60,10 @@ class Loan:
         is_used = torch._C._storage_Use_Count(self.storage._cdata) > 1 or sys.getrefcount(self.storage) > _ALONE
         return bool(is_used and self.storage.data_ptr() == self.address)
 
+    def waits_for_close(self) -> bool:
+        """Whether it is memory of a scope that peers have in a group that is open."""
+        return self.export.is_pool and not all(link.is_closing for link in self.links)
+
 
 # A loan that is to be sent, and its storage: until then the loan may be dropped.
 Prepared = tuple[Loan, Any]
@@ -264,9 +268,8 @@ class Exports:
         """
         with self._lock:
             unused = [loan for loan in self._loans.values() if not loan.is_wanted()]
-            held = [loan for loan in unused if loan.export.is_pool and not all(one.is_closing for one in loan.links)]
-            self._recall([loan for loan in unused if loan not in held])
-            if sum(loan.nbytes for loan in held) > _MUCH:
+            self._recall([loan for loan in unused if not loan.waits_for_close()])
+            if sum(loan.nbytes for loan in unused if loan.waits_for_close()) > _MUCH:
                 say_once(
                     f"this program freed tensors of scopes, more than {_MUCH >> 20} MiB, that it has lent to peers. "
                     "Their memory comes back when it closes the PeerGroup. Lend the same tensors again in place of new "

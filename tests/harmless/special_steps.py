@@ -157,13 +157,12 @@ class SpecialSteps(Player):
             return
         place = members.index(RANK)
         after, before = (place + 1) % len(members), (place - 1) % len(members)
-        with contextlib.ExitStack() as stack:
-            if "on" not in step.how:
-                peers = stack.enter_context(PeerGroup(group))
-            elif (found := self.peer_groups.get(step.group)) is not None:
-                peers = found
-            else:
-                peers = self.peer_groups[step.group] = PeerGroup(group)
+        stays = "on" in step.how
+        peers = self.peer_groups.get(step.group) if stays else None
+        peers = peers or PeerGroup(group)
+        if stays:
+            self.peer_groups[step.group] = peers
+        with contextlib.nullcontext() if stays else peers:
             mine = self.tensors[step.tensors[0]]
             mine = torch.empty(len(mine), device=device) if "ordinary" in step.how else mine
             self.fill(mine, value(at, RANK))

@@ -76,6 +76,7 @@ AFTER = {
     "tracehook.empty().shape": "torch.Size([])",
     "tracehook.ipc.PeerGroup('tp')": NO_MEMBER,
     "tracehook.ipc.PeerGroup([])": f"{ONE_GROUP}0 of them",
+    "tracehook.ipc.PeerGroup([None])": "<PeerGroup: peers of group 0, rank 0 of 1, cuda:0>",
     "tracehook.ipc.PeerGroup([None, None])": f"{ONE_GROUP}2 of them",
     "tracehook.ipc.PeerGroup(dist.GroupMember.NON_GROUP_MEMBER)": f"{NOT_IN_IT}make a PeerGroup",
     "tracehook.ipc.PeerGroup()": "<PeerGroup: peers of group 0, rank 0 of 1, cuda:0>",

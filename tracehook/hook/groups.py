@@ -160,7 +160,7 @@ def resolve(group: ProcessGroup | Sequence[ProcessGroup] | None) -> tuple[Proces
 def resolve_one(group: ProcessGroup | None) -> ProcessGroup | None:
     """Return the one group that is meant, as :func:`resolve` does; None if this rank is no member of it."""
     found = resolve(group)
-    if isinstance(group, Sequence) and not isinstance(group, str):
+    if isinstance(group, Sequence) and not isinstance(group, str) and len(group) != 1:
         raise TypeError(f"tracehook: expected one process group, got {len(group)} of them")
     return found[0] if found else None
 

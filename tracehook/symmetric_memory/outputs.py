@@ -120,7 +120,8 @@ def all_reduce(tensor: Tensor, group: ProcessGroup | None = None, op: Any = None
     import torch.distributed as dist
 
     local(tensor)
-    resolve_one(group)
+    if group is not None:
+        resolve_one(group)  # `empty` would take several
     flat = empty(tensor.numel(), group=group, dtype=tensor.dtype, device=tensor.device, operation="all_reduce")
     out = flat.view(tensor.shape)
     out.copy_(tensor.detach())
